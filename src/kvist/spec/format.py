@@ -1,0 +1,55 @@
+"""Number formats of cached K and V.
+
+A format answers in bits, so that the planner, the layout and the store cannot disagree. Scales and other per-group
+data are part of the format; the formats of this version (``f32``, ``f16``, ``bf16``) have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kvist.errors import BadValue
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element type. ``scale_bits`` is spent once for every ``scale_group`` elements along the head dim."""
+
+    name: str
+    bits: int
+    scale_bits: int = 0
+    scale_group: int = 0
+
+    def row_bytes(self, dim: int) -> int:
+        """Bytes of one token's row of ``dim`` elements for one head, scales included."""
+        groups = -(-dim // self.scale_group) if self.scale_group else 0
+        return -(-(dim * self.bits + groups * self.scale_bits) // 8)
+
+
+F32: Final = Element("f32", 32)
+F16: Final = Element("f16", 16)
+BF16: Final = Element("bf16", 16)
+ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16)}
+
+
+@dataclass(frozen=True, slots=True)
+class KVFormat:
+    """Element type of K and of V. (Recent unpacked tails and axes of scales arrive with the packed codecs.)"""
+
+    k: Element = F16
+    v: Element = F16
+
+    @property
+    def name(self) -> str:
+        """``f16``, or ``k/v`` when the two differ."""
+        return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+
+    @staticmethod
+    def parse(text: str) -> KVFormat:
+        """``'f16'`` or ``'f32/f16'`` (K/V). Raises ``BadValue`` naming what exists."""
+        k, _, v = text.partition("/")
+        for part in (k, v or k):
+            if part not in ELEMENTS:
+                raise BadValue("kv_format", text, f"one of {', '.join(ELEMENTS)}, or K/V as in f32/f16")
+        return KVFormat(ELEMENTS[k], ELEMENTS[v or k])

@@ -1,0 +1,57 @@
+"""How tokens are chosen: what a caller may ask, checked once, and shipped inside a step plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvist.errors import BadValue
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Parameters of one request's sampler.
+
+    ``temperature`` 0 is greedy (ties go to the lowest id). Penalties follow the usual definitions: ``repetition``
+    (arXiv 1909.05858) looks at prompt and output tokens, ``presence`` and ``frequency`` at output tokens only.
+    ``logit_bias`` is a tuple of (token id, bias). The random number of output token ``i`` depends on (seed, i) alone,
+    so neither batching nor preemption changes a sample. ``logprobs`` asks for that many alternatives per token
+    (None: none at all, 0: only the chosen token's). Raises ``BadValue``.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    logprobs: int | None = None
+    min_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "temperature": (0.0, 100.0),
+            "top_p": (0.0, 1.0),
+            "min_p": (0.0, 1.0),
+            "repetition_penalty": (0.01, 100.0),
+            "presence_penalty": (-100.0, 100.0),
+            "frequency_penalty": (-100.0, 100.0),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not math.isfinite(value) or not low <= value <= high:
+                raise BadValue(name, value, f"a finite number in [{low:g}, {high:g}]")
+        if self.top_p == 0.0:
+            raise BadValue("top_p", self.top_p, "a number in (0, 1]", remedy="for greedy decoding set temperature=0")
+        if self.top_k < 0:
+            raise BadValue("top_k", self.top_k, "0 (off) or a positive count")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 20:
+            raise BadValue("logprobs", self.logprobs, "a count in [0, 20]")
+        if self.min_tokens < 0:
+            raise BadValue("min_tokens", self.min_tokens, "0 or a positive count")
+        for token, bias in self.logit_bias:
+            if token < 0 or not math.isfinite(bias):
+                raise BadValue("logit_bias", (token, bias), "a token id >= 0 and a finite bias")
