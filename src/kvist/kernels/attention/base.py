@@ -1,0 +1,111 @@
+"""The attention contract: a work list in, weighted values out.
+
+A *work item* is a run of blocks inside one cell (512 positions) of the position grid, together with all query rows
+that read it. Every KV head of the layer runs the same items. One contract serves decode, chunked prefill, draft
+verification, GQA sharing, split-K (FlashDecoding, arXiv 2311.01282) and shared prefixes (the same run of blocks in
+several sequences is one item).
+
+What an implementation promises:
+
+* A row's result depends on that row, its limits and the blocks alone: within a cell, slots are visited in ascending
+  order; each cell yields (max, sum, weighted V) from an empty start; cells merge in ascending order with the exact
+  log-sum-exp rule. Never on how many rows, items or threads there are.
+* Slots outside a row's limits are never read into its result, even when they hold NaN.
+* A row with nothing to see gives zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from kvist.spec.layout import CacheLayout
+
+
+@dataclass(frozen=True, slots=True)
+class LayerView:
+    """Where one layer's tiles lie inside every block, and their shape. Offsets in bytes from the start of a block.
+
+    K tiles are ``[tokens_per_block / 16][key_dim][16]``, V tiles ``[tokens_per_block][value_dim]``. For a latent
+    layer ``v_offset_bytes`` is -1: values are the first ``value_dim`` dims of the K (latent) row.
+    """
+
+    k_offset_bytes: int
+    v_offset_bytes: int
+    head_bytes: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    tokens_per_block: int
+    k_element: str
+    v_element: str
+
+
+def layer_view(layout: CacheLayout, layer: int, *, value_dim: int) -> LayerView:
+    """The view of a model layer that owns a cache. ``value_dim`` is the layer's (for MLA: the latent rank)."""
+    group, place = layout.place_of(layer)
+    k = group.streams[0]
+    v = next((s for s in group.streams if s.row.name == "v"), None)
+    base = place * group.layer_bytes
+    return LayerView(
+        k_offset_bytes=base + k.offset_bytes,
+        v_offset_bytes=base + v.offset_bytes if v else -1,
+        head_bytes=group.head_bytes,
+        kv_heads=group.kv_heads,
+        key_dim=k.row.dim,
+        value_dim=v.row.dim if v else value_dim,
+        tokens_per_block=group.tokens_per_block,
+        k_element=k.element.name,
+        v_element=v.element.name if v else k.element.name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkList:
+    """The items of one step for one group, as flat int32 arrays (CSR where ``*_start`` has one entry more).
+
+    ``item_position[i]`` is the absolute position of the first slot of item i's first block; its blocks are
+    ``blocks[item_block_start[i] : item_block_start[i+1]]`` and its query rows
+    ``item_rows[item_row_start[i] : item_row_start[i+1]]``. Row r reads positions ``[0, row_sinks[r])`` and
+    ``[row_first[r], row_end[r])``, both within what its items cover. ``row_items[row_item_start[r] :
+    row_item_start[r+1]]`` are row r's items by ascending position, one per cell.
+    """
+
+    item_position: np.ndarray
+    item_block_start: np.ndarray
+    blocks: np.ndarray
+    item_row_start: np.ndarray
+    item_rows: np.ndarray
+    row_first: np.ndarray
+    row_end: np.ndarray
+    row_sinks: np.ndarray
+    row_item_start: np.ndarray
+    row_items: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """Query rows."""
+        return len(self.row_end)
+
+
+class AttentionKernel(Protocol):
+    """One implementation. ``pool`` is uint8 [blocks, block_bytes], 64-byte aligned."""
+
+    name: str
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        view: LayerView,
+        work: WorkList,
+        *,
+        scale: float,
+        softcap: float,
+        out: torch.Tensor,
+    ) -> None:
+        """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim] (rotated)."""
+        ...
