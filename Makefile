@@ -1,0 +1,35 @@
+# make run    set up from nothing and generate from the packaged model
+# make test   set up from nothing and run the whole test suite
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+NATIVE := CMakeLists.txt $(wildcard src/kvist/kernels/csrc/*)
+PROMPT ?= The three largest planets of the solar system are
+
+.PHONY: run test lint bench docs clean
+run: $(VENV)/.ready
+	@$(BIN)/kvist generate "$(PROMPT)" --max-tokens 48 --temperature 0
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m benchmarks.run
+
+docs: $(VENV)/.ready
+	$(BIN)/python docs/regenerate.py
+
+# torch first and alone: with it in place no open range in another package can pull a CUDA build.
+$(VENV)/.ready: pyproject.toml constraints.txt $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,53 @@
+"""The bytes of the cache: one tensor, one row per block. The executor owns it; kernels read and write it in place."""
+
+from __future__ import annotations
+
+import torch
+
+from kvist.errors import PoolTooSmall
+from kvist.spec.layout import ALIGN_BYTES, CacheLayout
+from kvist.step import BlockCopy
+from kvist.units import format_bytes
+
+_NAN_BYTE = 0xFF
+"""Every byte 0xFF is a NaN in f32, f16 and bf16."""
+
+
+class Store:
+    """``pool`` is uint8 [blocks, block_bytes], 64-byte aligned. Pages are touched when first written, not before.
+
+    With ``poison`` every block is filled with NaN when its old content becomes void, so that a read of anything
+    unwritten shows up as NaN in the logits.
+    """
+
+    def __init__(self, layout: CacheLayout, *, blocks: int, poison: bool = False) -> None:
+        if blocks < 1:
+            raise PoolTooSmall(
+                f"a pool of {blocks} blocks holds nothing (one block is {format_bytes(layout.block_bytes)})",
+                needed_blocks=1,
+                total_blocks=blocks,
+                remedy="give the cache more memory (--kv-memory)",
+            )
+        self.layout = layout
+        self.poison = poison
+        self.pool = torch.empty((blocks, layout.block_bytes), dtype=torch.uint8)
+        assert self.pool.data_ptr() % ALIGN_BYTES == 0
+        self.copied_blocks = 0
+        if poison:
+            self.pool.fill_(_NAN_BYTE)
+
+    @property
+    def bytes_reserved(self) -> int:
+        """Address space of the pool: blocks x block bytes."""
+        return self.pool.numel()
+
+    def void(self, blocks: tuple[int, ...]) -> None:
+        """The content of ``blocks`` means nothing from here on."""
+        if self.poison and blocks:
+            self.pool[list(blocks)] = _NAN_BYTE
+
+    def copy(self, copies: tuple[BlockCopy, ...]) -> None:
+        """Carry out block copies in order: a later one may read what an earlier one wrote."""
+        for c in copies:
+            self.pool[c.dst].copy_(self.pool[c.src])
+        self.copied_blocks += len(copies)

@@ -1,0 +1,29 @@
+"""Descriptors in ``spec/shelves.py`` and the registries that bind them name the same variants."""
+
+import pytest
+
+pytest.importorskip("torch", reason="registries of the doing half need torch")
+
+
+def named(shelf):
+    from kvist.spec import shelves
+
+    return {v.name for v in shelves.VARIANTS if v.shelf == shelf}
+
+
+def test_attention():
+    from kvist.kernels.attention import registry
+
+    assert set(registry.names()) == named("kernels/attention")
+
+
+def test_evict():
+    from kvist.cache.evict import registry
+
+    assert set(registry.names()) == named("cache/evict")
+
+
+def test_order():
+    from kvist.sched.order import registry
+
+    assert set(registry.names()) == named("sched/order")
