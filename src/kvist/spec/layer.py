@@ -1,7 +1,7 @@
 """What one decoder layer is, in numbers.
 
 A layer's *mixer* says which tokens it can see and what it must keep for them; everything the planner, the cost model,
-the block layout and the decoder need to know about memory follows from it. Callers ask for answers (``stream_rows``,
+the block layout and the decoder need to know about memory follows from it. Callers ask for answers (``cache_parts``,
 ``usable_prefix``, ``can_rollback``) instead of asking which mixer it is.
 """
 
@@ -10,96 +10,40 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kvist.spec.ffn import Ffn, Router
 from kvist.spec.format import KVFormat
+from kvist.spec.mixer import (
+    Chunked,
+    Compressed,
+    Full,
+    Latent,
+    Mixer,
+    NoMixer,
+    Recurrent,
+    Shared,
+    Window,
+)
+from kvist.spec.retention import Retention, compressed_reads
 from kvist.spec.rope import Rope
 
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Which committed positions a layer still needs: the first ``sinks`` and the last ``window_tokens``.
-
-    ``window_tokens`` is None when everything is kept. With ``chunk_tokens`` the layer needs the positions of its
-    current chunk only (chunked attention, Llama 4). Layers with equal retention and geometry share block tables.
-    """
-
-    window_tokens: int | None = None
-    sinks: int = 0
-    chunk_tokens: int | None = None
-
-    def first_needed(self, position: int) -> int:
-        """Smallest non-sink position that a query at ``position`` may read; 0 when everything is kept."""
-        if self.window_tokens is not None:
-            return max(0, position - self.window_tokens + 1)
-        if self.chunk_tokens is not None:
-            return position // self.chunk_tokens * self.chunk_tokens
-        return 0
-
-    @property
-    def bounded(self) -> bool:
-        """True when memory stops growing with context."""
-        return self.window_tokens is not None or self.chunk_tokens is not None
-
-    def kept_tokens(self, n_tokens: int) -> int:
-        """Positions of ``[0, n_tokens)`` that the next query (at ``n_tokens``) may read, sinks included."""
-        first = min(self.first_needed(n_tokens), n_tokens)
-        return n_tokens - first + min(self.sinks, first)
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """Every earlier token is visible and kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The last ``size_tokens`` tokens (the query's own included) and the first ``sinks`` are visible."""
-
-    size_tokens: int
-    sinks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunked:
-    """Only tokens of the query's own chunk of ``size_tokens`` are visible (Llama 4)."""
-
-    size_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): one row of ``rank + rope_dim`` a token, no V.
-
-    ``index_dim`` is the width of a sparse-attention indexer's key, kept beside the latent (0: none).
-    """
-
-    rank: int
-    rope_dim: int
-    index_dim: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrent:
-    """State of fixed size instead of per-token KV (SSM, gated delta rule, linear attention)."""
-
-    kind: str
-    state_elements: int
-    conv_elements: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """Reads the cache of layer ``with_layer``; owns nothing."""
-
-    with_layer: int
-    window_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NoMixer:
-    """The layer has no attention and no state (pure FFN blocks of some hybrids)."""
-
-
-Mixer = Full | Window | Chunked | Latent | Recurrent | Shared | NoMixer
+__all__ = [
+    "Attention",
+    "CachePart",
+    "Chunked",
+    "Compressed",
+    "Ffn",
+    "Full",
+    "Latent",
+    "LayerSpec",
+    "Mixer",
+    "NoMixer",
+    "Recurrent",
+    "Retention",
+    "Router",
+    "Shared",
+    "StreamRow",
+    "Window",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +53,7 @@ class Attention:
     ``scale`` multiplies q.k; ``softcap`` is ``c`` in ``c * tanh(x / c)`` on scores (0: none); ``qk_norm`` applies an
     RMS norm to q and k before rotation: per head (``head``) or over the whole projection (``full``).
     MLA only: ``q_rank`` (0: q is projected directly), ``nope_dim`` (un-rotated part of a query head).
+    Sparse attention: a query reads its ``top_rows`` best rows only (0: all), found by ``index_heads`` small heads.
     """
 
     scale: float = 1.0
@@ -120,20 +65,8 @@ class Attention:
     sink_logits: bool = False
     q_rank: int = 0
     nope_dim: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ffn:
-    """Feed-forward part. ``experts == 0`` means dense with ``width``; ``gated`` has gate and up projections."""
-
-    width: int
-    activation: Literal["silu", "gelu_tanh", "gelu", "relu", "relu2"] = "silu"
-    gated: bool = True
-    bias: bool = False
-    experts: int = 0
-    active: int = 0
-    expert_width: int = 0
-    shared_width: int = 0
+    top_rows: int = 0
+    index_heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +79,34 @@ class StreamRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CachePart:
+    """Rows of one layer that share a retention rule: what a layer group of the block layout is made of.
+
+    Nearly every layer has one part. A ``Compressed`` layer has two: its window, and rows that stand for
+    ``every_tokens`` tokens each and are all kept.
+    """
+
+    retention: Retention
+    heads: int
+    rows: tuple[StreamRow, ...]
+    every_tokens: int = 1
+
+    def row_bytes(self, fmt: KVFormat) -> int:
+        """Bytes of one row of every stream and head, scales included."""
+        side = {"k": fmt.k, "v": fmt.v}
+        return self.heads * sum(side[r.side].row_bytes(r.dim) for r in self.rows)
+
+    def held_bytes(self, n_tokens: int, fmt: KVFormat) -> int:
+        """Bytes of rows in memory while the last of ``n_tokens`` is computed."""
+        return self.retention.held_tokens(n_tokens) // self.every_tokens * self.row_bytes(fmt)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer. Head counts and dims are this layer's own; nothing is inherited from a neighbour."""
+    """One decoder layer. Head counts and dims are this layer's own; nothing is inherited from a neighbour.
+
+    ``extra_elements`` counts weights that follow from no other field (recurrent mixers, indexers, gates).
+    """
 
     index: int
     mixer: Mixer
@@ -158,11 +117,12 @@ class LayerSpec:
     attention: Attention = field(default_factory=Attention)
     ffn: Ffn | None = None
     norms: Literal["pre", "sandwich", "post"] = "pre"
+    extra_elements: int = 0
 
     @property
     def owns_cache(self) -> bool:
         """True when this layer keeps per-token rows of its own."""
-        return isinstance(self.mixer, Full | Window | Chunked | Latent)
+        return isinstance(self.mixer, Full | Window | Chunked | Latent | Compressed)
 
     @property
     def retention(self) -> Retention:
@@ -174,6 +134,8 @@ class LayerSpec:
                 return Retention(window_tokens=window)
             case Chunked(size):
                 return Retention(chunk_tokens=size)
+            case Compressed(window, 0):
+                return Retention(window_tokens=window)
             case _:
                 return Retention()
 
@@ -182,24 +144,42 @@ class LayerSpec:
         """KV heads in the store: an MLA layer keeps one latent row whatever its head count."""
         if not self.owns_cache:
             return 0
-        return 1 if isinstance(self.mixer, Latent) else self.kv_heads
+        return 1 if isinstance(self.mixer, Latent | Compressed) else self.kv_heads
 
     @property
     def stream_rows(self) -> tuple[StreamRow, ...]:
         """Streams kept per token and cache head, in store order. Empty for layers that own no cache."""
         match self.mixer:
             case Full() | Window() | Chunked():
-                return (StreamRow("k", self.key_dim, "k"), StreamRow("v", self.value_dim, "v"))
-            case Latent(rank, rope_dim, index_dim):
-                rows = (StreamRow("latent", rank + rope_dim, "k"),)
-                return (*rows, StreamRow("index", index_dim, "k")) if index_dim else rows
+                rows = [StreamRow("k", self.key_dim, "k"), StreamRow("v", self.value_dim, "v")]
+            case Latent(rank, rope_dim):
+                rows = [StreamRow("latent", rank + rope_dim, "k")]
+            case Compressed():
+                rows = [StreamRow("latent", self.key_dim, "k")]
             case _:
-                return ()
+                rows = []
+        if isinstance(self.mixer, Full | Latent) and self.mixer.index_dim:
+            rows.append(StreamRow("index", self.mixer.index_dim, "k"))
+        return tuple(rows)
+
+    @property
+    def cache_parts(self) -> tuple[CachePart, ...]:
+        """What this layer keeps, by retention rule. Empty for layers that own no cache."""
+        if isinstance(self.mixer, Compressed):
+            window = CachePart(Retention(window_tokens=self.mixer.window_tokens), 1, self.stream_rows)
+            if not self.mixer.ratio:
+                return (window,)
+            index = (StreamRow("index", self.mixer.index_dim, "k"),) if self.mixer.index_dim else ()
+            return window, CachePart(Retention(), 1, (*self.stream_rows, *index), self.mixer.ratio)
+        return (CachePart(self.retention, self.cache_heads, self.stream_rows),) if self.owns_cache else ()
 
     def kv_bytes_per_token(self, fmt: KVFormat) -> int:
         """``H_kv * (d_k * b_k + d_v * b_v)`` with scales; 0 for layers that own no cache."""
-        side = {"k": fmt.k, "v": fmt.v}
-        return self.cache_heads * sum(side[r.side].row_bytes(r.dim) for r in self.stream_rows)
+        return sum(-(-part.row_bytes(fmt) // part.every_tokens) for part in self.cache_parts)
+
+    def kv_bytes(self, n_tokens: int, fmt: KVFormat) -> int:
+        """Bytes of rows in memory while the last of ``n_tokens`` is computed (windows capped)."""
+        return sum(part.held_bytes(n_tokens, fmt) for part in self.cache_parts)
 
     @property
     def state_elements(self) -> int:
@@ -207,6 +187,8 @@ class LayerSpec:
         match self.mixer:
             case Recurrent(_, state, conv):
                 return state + conv
+            case Compressed():
+                return self.mixer.buffer_elements
             case _:
                 return 0
 
@@ -225,12 +207,27 @@ class LayerSpec:
                 return n
         return 0
 
-    def attention_flops(self, q_tokens: int, k_tokens: int) -> int:
-        """Multiply-adds counted as two, for ``q_tokens`` queries that end at position ``k_tokens`` (causal)."""
+    def rows_read(self, start: int, end: int) -> int:
+        """Rows that queries at positions ``[start, end)`` read in this layer, sparse attention's limit respected."""
+        if isinstance(self.mixer, Compressed):
+            window = Retention(window_tokens=self.mixer.window_tokens).read_tokens(start, end)
+            ratio, top = self.mixer.ratio, self.attention.top_rows
+            if not ratio:
+                return window
+            return window + compressed_reads(end, ratio, top) - compressed_reads(start, ratio, top)
         if not (self.owns_cache or isinstance(self.mixer, Shared)):
             return 0
-        seen = sum(self.retention.kept_tokens(k_tokens - q_tokens + i) + 1 for i in range(q_tokens))
+        if self.attention.top_rows:
+            return Retention(window_tokens=self.attention.top_rows).read_tokens(start, end)
+        return self.retention.read_tokens(start, end)
+
+    def attention_flops(self, q_tokens: int, k_tokens: int) -> int:
+        """Multiply-adds counted as two, for ``q_tokens`` queries that end at position ``k_tokens`` (causal)."""
         width = self.key_dim + self.value_dim
         if isinstance(self.mixer, Latent):
             width = 2 * self.mixer.rank + self.mixer.rope_dim
-        return 2 * self.q_heads * width * seen
+        flops = 2 * self.q_heads * width * self.rows_read(k_tokens - q_tokens, k_tokens)
+        index_dim = self.mixer.index_dim if isinstance(self.mixer, Full | Latent) else 0
+        if index_dim and self.attention.index_heads:
+            flops += 2 * self.attention.index_heads * index_dim * Retention().read_tokens(k_tokens - q_tokens, k_tokens)
+        return flops

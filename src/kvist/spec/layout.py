@@ -1,8 +1,11 @@
 """Where every byte of the cache lies: one block is one run of bytes, ``[layer][kv_head][stream][tile]``.
 
-Layers with the same retention rule and geometry form *groups* of equal layer count, so that blocks of every group
-have the same size and one pool serves them all. Where geometry differs, tokens per block differ instead (always the
-base size times a power of two). What does not divide evenly is padding, and is reported.
+Layers with the same retention rule and geometry form *groups* of equal layer count. Blocks of every group have the
+same size, so that one pool serves them all; where geometry differs, layers per block and tokens per block differ
+instead (tokens are always the base size times a power of two). What does not divide evenly is padding, and is reported.
+
+A layer with compressed attention (DeepSeek-V4) is in two groups: one for its window, one for rows that stand for
+``every_tokens`` tokens each. Only there do a block's rows (slots) and its tokens differ.
 
 Inside a tile (one stream of one head of one layer, ``T`` slots):
 
@@ -20,64 +23,31 @@ from typing import Final
 
 from kvist.errors import BadValue, ModelError
 from kvist.ids import GroupId
-from kvist.spec.format import Element, KVFormat
-from kvist.spec.layer import LayerSpec, Retention, StreamRow
+from kvist.spec.format import KVFormat
+from kvist.spec.group import ALIGN_BYTES, CELL_TOKENS, HASH_TOKENS, Group, Stream, spanned_blocks
+from kvist.spec.layer import CachePart
 from kvist.spec.model import ModelSpec
 from kvist.units import ceil_div, round_up
 
-HASH_TOKENS: Final = 16
-"""Slots of one K lane group; every tokens-per-block is a multiple of it."""
+__all__ = [
+    "ALIGN_BYTES",
+    "CELL_TOKENS",
+    "HASH_TOKENS",
+    "MAX_GROUPS",
+    "NOMINAL_TOKENS",
+    "CacheLayout",
+    "Group",
+    "Stream",
+    "plan_layout",
+]
 
-CELL_TOKENS: Final = 512
-"""Attention runs are cut on this position grid, a multiple of every block."""
-
-ALIGN_BYTES: Final = 64
 MAX_GROUPS: Final = 16
 
+NOMINAL_TOKENS: Final = 8192
+"""Length of the sequence for which layouts are compared."""
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """One tile's place: ``offset_bytes`` from the start of its (layer, head) record."""
-
-    row: StreamRow
-    element: Element
-    offset_bytes: int
-    tile_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Layers that share one block table. ``layers[i]`` is the model layer stored at place ``i`` of a block."""
-
-    id: GroupId
-    layers: tuple[int, ...]
-    places: int
-    retention: Retention
-    tokens_per_block: int
-    kv_heads: int
-    streams: tuple[Stream, ...]
-    head_bytes: int
-    row_bytes_per_layer: int
-
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes of one layer's record in a block."""
-        return self.kv_heads * self.head_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of a block that hold rows of real layers (the rest is padding)."""
-        return len(self.layers) * self.row_bytes_per_layer * self.tokens_per_block
-
-    def offset_bytes(self, place: int, head: int, stream: int) -> int:
-        """Byte offset of a tile from the start of its block."""
-        return place * self.layer_bytes + head * self.head_bytes + self.streams[stream].offset_bytes
-
-    def blocks_for(self, n_tokens: int) -> int:
-        """Blocks a sequence holds for this group once ``n_tokens`` are computed and windows have let go."""
-        first = self.retention.first_needed(n_tokens) // self.tokens_per_block
-        sinks = ceil_div(min(self.retention.sinks, n_tokens), self.tokens_per_block)
-        return ceil_div(n_tokens, self.tokens_per_block) - first + min(sinks, first)
+SLACK_PERCENT: Final = 5
+"""Memory that a layout may waste for a finer span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +66,14 @@ class CacheLayout:
 
     def place_of(self, layer: int) -> tuple[Group, int]:
         """Group of a model layer and its place inside a block. Raises ``KeyError`` if it owns no cache."""
-        for group in self.groups:
-            if layer in group.layers:
-                return group, group.layers.index(layer)
-        raise KeyError(f"layer {layer} owns no cache")
+        places = self.places_of(layer)
+        if not places:
+            raise KeyError(f"layer {layer} owns no cache")
+        return places[0]
+
+    def places_of(self, layer: int) -> tuple[tuple[Group, int], ...]:
+        """Every group a layer has rows in: none, one, or two for compressed attention (its window first)."""
+        return tuple((g, g.layers.index(layer)) for g in self.groups if layer in g.layers)
 
     def blocks_for(self, n_tokens: int) -> int:
         """Blocks a sequence of ``n_tokens`` computed tokens holds, all groups."""
@@ -131,85 +105,137 @@ class CacheLayout:
         return ceil_div(self.state_bytes, self.block_bytes) if self.state_bytes else 0
 
 
-def _streams(layer: LayerSpec, fmt: KVFormat, tokens: int) -> tuple[tuple[Stream, ...], int]:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Layers that keep the same thing by the same rule: they may share groups. ``records[j]`` is the bytes of one
+    layer's record with ``base_rows << j`` slots.
+    """
+
+    part: CachePart
+    layers: tuple[int, ...]
+    base_rows: int
+    records: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How one kind fills blocks of a given size: ``places`` layers of ``rows`` slots each, in ``groups`` groups.
+
+    ``cost`` is what a sequence of ``NOMINAL_TOKENS`` takes, in half blocks: an open block is half empty on average.
+    """
+
+    rows: int
+    places: int
+    groups: int
+    cost: int
+
+
+def _streams(part: CachePart, fmt: KVFormat, rows: int) -> tuple[tuple[Stream, ...], int]:
     side = {"k": fmt.k, "v": fmt.v}
     streams: list[Stream] = []
     offset = 0
-    for row in layer.stream_rows:
-        tile = side[row.side].row_bytes(row.dim) * tokens
+    for row in part.rows:
+        tile = side[row.side].row_bytes(row.dim) * rows
         streams.append(Stream(row, side[row.side], offset, tile))
         offset += round_up(tile, ALIGN_BYTES)
     return tuple(streams), offset
 
 
-def _record_bytes(layer: LayerSpec, fmt: KVFormat, tokens: int) -> int:
-    return layer.cache_heads * _streams(layer, fmt, tokens)[1]
+def _kinds(model: ModelSpec, fmt: KVFormat, block_tokens: int) -> list[_Kind]:
+    members: dict[CachePart, list[int]] = {}
+    for layer in model.layers:
+        for part in layer.cache_parts:
+            members.setdefault(part, []).append(layer.index)
+    kinds: list[_Kind] = []
+    for part, layers in members.items():
+        base = block_tokens if part.every_tokens == 1 else HASH_TOKENS
+        sizes = [base << j for j in range((CELL_TOKENS // base).bit_length())]
+        records = tuple(part.heads * _streams(part, fmt, rows)[1] for rows in sizes)
+        kinds.append(_Kind(part, tuple(layers), base, records))
+    return kinds
 
 
-def _tokens_that_fit(layer: LayerSpec, fmt: KVFormat, places: int, base: int, block_bytes: int) -> int:
-    tokens = base
-    while tokens * 2 <= CELL_TOKENS and places * _record_bytes(layer, fmt, tokens * 2) <= block_bytes:
-        tokens *= 2
-    return tokens
+def _cut(kind: _Kind, block_bytes: int) -> _Cut | None:
+    """The cheapest way to fill blocks of this size, with few slots if there is a choice; None if no layer fits."""
+    cuts: list[_Cut] = []
+    for j, record in enumerate(kind.records):
+        if record > block_bytes:
+            break
+        rows = kind.base_rows << j
+        groups = ceil_div(len(kind.layers), min(block_bytes // record, len(kind.layers)))
+        touched = spanned_blocks(kind.part.retention, NOMINAL_TOKENS, rows * kind.part.every_tokens)
+        half_empty = 0 if kind.part.retention.bounded else 1
+        cuts.append(_Cut(rows, ceil_div(len(kind.layers), groups), groups, groups * (2 * touched + half_empty)))
+    return min(cuts, key=lambda cut: (cut.cost, cut.rows), default=None)
 
 
-def plan_layout(model: ModelSpec, fmt: KVFormat, *, block_tokens: int = 32, state_element_bytes: int = 4) -> CacheLayout:
+def plan_layout(
+    model: ModelSpec, fmt: KVFormat, *, block_tokens: int = 32, state_element_bytes: int = 4
+) -> CacheLayout:
     """Cut a model's layers into groups with the least padding.
 
-    Every number of layers per group is tried; the one that wastes fewest bytes per token wins, ties go to fewer
-    groups; at most ``MAX_GROUPS`` groups unless the model has more kinds of layer. ``block_tokens`` is the base size:
-    a power of two from 16 to 512. Raises ``BadValue`` or ``ModelError``.
+    Every block size that some whole number of layers fills is tried. Among those that give a sequence of
+    ``NOMINAL_TOKENS`` at most ``SLACK_PERCENT`` more than the least bytes, the one with the smallest span wins (that is
+    how finely prefixes are shared), then the one with fewest groups, then the smallest block; at most ``MAX_GROUPS``
+    groups unless the model has more kinds of layer. ``block_tokens`` is the base size: a power of two from 16 to 512.
+    Raises ``BadValue`` or ``ModelError``.
     """
     if block_tokens not in (16, 32, 64, 128, 256, 512):
         raise BadValue("block_tokens", block_tokens, "16, 32, 64, 128, 256 or 512")
-    kinds: dict[tuple[Retention, int, tuple[StreamRow, ...]], list[LayerSpec]] = {}
-    for layer in model.layers:
-        if layer.owns_cache:
-            kinds.setdefault((layer.retention, layer.cache_heads, layer.stream_rows), []).append(layer)
+    kinds = _kinds(model, fmt, block_tokens)
     state_bytes = model.state_elements * state_element_bytes
     if not kinds:
         if not state_bytes:
             raise ModelError("the model keeps no cache at all", remedy="check the config: no layer owns KV or state")
         return CacheLayout((), round_up(state_bytes, ALIGN_BYTES), fmt, state_bytes)
-    members = list(kinds.values())
-    best: tuple[float, int, int] | None = None
-    for places in range(1, max(map(len, members)) + 1):
-        n_groups = sum(ceil_div(len(m), places) for m in members)
-        if n_groups > max(MAX_GROUPS, len(members)):
-            continue
-        block = places * max(_record_bytes(m[0], fmt, block_tokens) for m in members)
-        spent = sum(
-            ceil_div(len(m), places) * block / _tokens_that_fit(m[0], fmt, places, block_tokens, block) for m in members
-        )
-        if best is None or (spent, n_groups) < best[:2]:
-            best = (spent, n_groups, places)
-    assert best is not None
-    return _build(members, fmt, best[2], block_tokens, state_bytes)
-
-
-def _build(members: list[list[LayerSpec]], fmt: KVFormat, places: int, base: int, state_bytes: int) -> CacheLayout:
-    block_bytes = places * max(_record_bytes(m[0], fmt, base) for m in members)
+    best = _choose(kinds)
     groups: list[Group] = []
-    for layers in members:
-        first = layers[0]
-        tokens = _tokens_that_fit(first, fmt, places, base, block_bytes)
-        streams, head_bytes = _streams(first, fmt, tokens)
-        for run in _batched(layers, places):
-            groups.append(
-                Group(
-                    id=GroupId(len(groups)),
-                    layers=tuple(layer.index for layer in run),
-                    places=places,
-                    retention=first.retention,
-                    tokens_per_block=tokens,
-                    kv_heads=first.cache_heads,
-                    streams=streams,
-                    head_bytes=head_bytes,
-                    row_bytes_per_layer=first.kv_bytes_per_token(fmt),
-                )
-            )
-    return CacheLayout(tuple(groups), block_bytes, fmt, state_bytes)
+    for kind, cut in zip(kinds, best.cuts, strict=True):
+        groups += _groups_of(kind, cut, fmt, first_id=len(groups))
+    return CacheLayout(tuple(groups), best.block_bytes, fmt, state_bytes)
 
 
-def _batched(items: list[LayerSpec], size: int) -> list[tuple[LayerSpec, ...]]:
-    return [tuple(items[i : i + size]) for i in range(0, len(items), size)]
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One block size with everybody's cut."""
+
+    cost_bytes: int
+    span_tokens: int
+    groups: int
+    block_bytes: int
+    cuts: tuple[_Cut, ...]
+
+
+def _choose(kinds: list[_Kind]) -> _Option:
+    sizes = {places * kind.records[0] for kind in kinds for places in range(1, len(kind.layers) + 1)}
+    options: list[_Option] = []
+    for block_bytes in sizes:
+        cuts = tuple(cut for cut in (_cut(kind, block_bytes) for kind in kinds) if cut is not None)
+        groups = sum(cut.groups for cut in cuts)
+        if len(cuts) == len(kinds) and groups <= max(MAX_GROUPS, len(kinds)):
+            cost = sum(cut.cost for cut in cuts) * block_bytes
+            span = max(c.rows * k.part.every_tokens for c, k in zip(cuts, kinds, strict=True))
+            options.append(_Option(cost, span, groups, block_bytes, cuts))
+    limit = min(option.cost_bytes for option in options) * (100 + SLACK_PERCENT)
+    good = [option for option in options if option.cost_bytes * 100 <= limit]
+    return min(good, key=lambda o: (o.span_tokens, o.groups, o.block_bytes))
+
+
+def _groups_of(kind: _Kind, cut: _Cut, fmt: KVFormat, *, first_id: int) -> list[Group]:
+    streams, head_bytes = _streams(kind.part, fmt, cut.rows)
+    runs = [kind.layers[i : i + cut.places] for i in range(0, len(kind.layers), cut.places)]
+    return [
+        Group(
+            id=GroupId(first_id + i),
+            layers=run,
+            places=cut.places,
+            retention=kind.part.retention,
+            tokens_per_block=cut.rows * kind.part.every_tokens,
+            kv_heads=kind.part.heads,
+            streams=streams,
+            head_bytes=head_bytes,
+            row_bytes_per_layer=kind.part.row_bytes(fmt),
+            every_tokens=kind.part.every_tokens,
+        )
+        for i, run in enumerate(runs)
+    ]

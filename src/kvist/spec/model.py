@@ -15,7 +15,9 @@ class ModelSpec:
 
     ``norm_weight_offset`` is added to every RMS-norm weight (1.0 for Gemma checkpoints that store ``w - 1``).
     ``weight_bytes`` is 0 when unknown. ``shape_only`` marks a spec read from a minimal description: good for memory,
-    not for running. ``notes`` are sentences a reader wants people to see (for example streams that are not counted).
+    not for running. ``unsupported`` names parts of the computation that no field here describes (memory is right all
+    the same): a decoder refuses a model that has any. ``notes`` are sentences a reader wants people to see (for example
+    streams that are not counted). ``extra_elements`` counts weights outside the layers that follow from no field.
     """
 
     architecture: str
@@ -34,14 +36,19 @@ class ModelSpec:
     name: str = ""
     shape_only: bool = False
     notes: tuple[str, ...] = field(default=())
+    unsupported: tuple[str, ...] = field(default=())
+    extra_elements: int = 0
 
     def kv_bytes_per_token(self, fmt: KVFormat) -> int:
         """Bytes that one more token adds while no window is full: the sum over layers that own a cache."""
         return sum(layer.kv_bytes_per_token(fmt) for layer in self.layers)
 
     def kv_bytes(self, n_tokens: int, fmt: KVFormat) -> int:
-        """Bytes of rows kept for a sequence of ``n_tokens`` (windows capped; blocks not rounded; state excluded)."""
-        return sum(layer.kv_bytes_per_token(fmt) * layer.retention.kept_tokens(n_tokens) for layer in self.layers)
+        """Bytes of rows in memory while the last of ``n_tokens`` is computed.
+
+        Windows hold ``min(window, n_tokens)`` rows; blocks are not rounded and recurrent state is not counted.
+        """
+        return sum(layer.kv_bytes(n_tokens, fmt) for layer in self.layers)
 
     @property
     def state_elements(self) -> int:

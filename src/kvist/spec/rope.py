@@ -12,14 +12,22 @@ from typing import Literal
 
 import numpy as np
 
+from kvist.errors import ModelError
+
+
+def yarn_mscale(factor: float, weight: float = 1.0) -> float:
+    """YaRN's correction of attention for a context stretched ``factor`` times: ``0.1 * weight * ln(factor) + 1``."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
     """``dim`` leading dims of a head rotate with base ``theta``.
 
     ``kind``: ``default``; ``linear`` (positions divided by ``factor``); ``llama3`` (smooth blend between plain and
-    divided frequencies); ``yarn`` (arXiv 2309.00071); ``unsupported:NAME`` is planned but refused by the decoder.
-    ``interleaved`` says how the *weights* pair dims before the reader permuted them.
+    divided frequencies); ``yarn`` (arXiv 2309.00071); ``factors`` (every frequency has its own divisor, stored in the
+    weights file); ``unsupported:NAME`` is planned but refused by the decoder. ``attention_factor`` multiplies the
+    rotated part of q and of k. ``interleaved`` says how the *weights* pair dims before the reader permuted them.
     """
 
     dim: int
@@ -35,25 +43,39 @@ class Rope:
     truncate: bool = True
     interleaved: bool = False
     layout: Literal["half"] = "half"
+    factors: tuple[float, ...] = ()
+
+    @property
+    def supported(self) -> bool:
+        """False when the decoder has to refuse this rotation."""
+        return not self.kind.startswith("unsupported:")
 
     def inverse_frequencies(self) -> np.ndarray:
-        """float64 [dim / 2]: radians per position."""
-        base = 1.0 / self.theta ** (np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
+        """float64 [dim / 2]: radians per position. Raises ``ModelError`` for a kind that is not supported."""
+        if not self.supported:
+            name = self.kind.partition(":")[2]
+            raise ModelError(
+                f"rotary positions of kind {name!r} cannot be computed",
+                remedy="such a model can be planned (kvist model, kvist plan), not run",
+            )
+        base: np.ndarray = 1.0 / self.theta ** (np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
         if self.kind == "linear":
             return base / self.factor
         if self.kind == "llama3":
             return self._llama3(base)
         if self.kind == "yarn":
             return self._yarn(base)
+        if self.kind == "factors":
+            scaled: np.ndarray = np.divide(base, np.asarray(self.factors, dtype=np.float64))
+            return scaled
         return base
 
     def _llama3(self, base: np.ndarray) -> np.ndarray:
         wavelength = 2 * math.pi / base
         low = self.original_context_tokens / self.low_freq_factor
         high = self.original_context_tokens / self.high_freq_factor
-        smooth = (self.original_context_tokens / wavelength - self.low_freq_factor) / (
-            self.high_freq_factor - self.low_freq_factor
-        )
+        width = self.high_freq_factor - self.low_freq_factor
+        smooth = (self.original_context_tokens / wavelength - self.low_freq_factor) / (width or 1.0)
         blend = (1 - smooth) * base / self.factor + smooth * base
         return np.where(wavelength > low, base / self.factor, np.where(wavelength < high, base, blend))
 
@@ -69,4 +91,5 @@ class Rope:
         if low == high:
             high += 0.001
         ramp = np.clip((np.arange(self.dim // 2) - low) / (high - low), 0, 1)
-        return base / self.factor * ramp + base * (1 - ramp)
+        blend: np.ndarray = base / self.factor * ramp + base * (1 - ramp)
+        return blend

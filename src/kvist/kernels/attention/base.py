@@ -24,6 +24,8 @@ import torch
 
 from kvist.spec.layout import CacheLayout
 
+_TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
 
 @dataclass(frozen=True, slots=True)
 class LayerView:
@@ -63,6 +65,24 @@ def layer_view(layout: CacheLayout, layer: int, *, value_dim: int) -> LayerView:
     )
 
 
+def key_tiles(pool: torch.Tensor, view: LayerView) -> torch.Tensor:
+    """K (or latent) tiles of a layer as a strided view [blocks, kv_heads, tokens_per_block / 16, key_dim, 16]."""
+    typed = pool.view(_TORCH[view.k_element])
+    size = typed.element_size()
+    shape = (len(pool), view.kv_heads, view.tokens_per_block // 16, view.key_dim, 16)
+    strides = (typed.stride(0), view.head_bytes // size, view.key_dim * 16, 16, 1)
+    return typed.as_strided(shape, strides, typed.storage_offset() + view.k_offset_bytes // size)
+
+
+def value_tiles(pool: torch.Tensor, view: LayerView) -> torch.Tensor:
+    """V tiles of a layer as a strided view [blocks, kv_heads, tokens_per_block, value_dim]. Not for latent layers."""
+    typed = pool.view(_TORCH[view.v_element])
+    size = typed.element_size()
+    shape = (len(pool), view.kv_heads, view.tokens_per_block, view.value_dim)
+    strides = (typed.stride(0), view.head_bytes // size, view.value_dim, 1)
+    return typed.as_strided(shape, strides, typed.storage_offset() + view.v_offset_bytes // size)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkList:
     """The items of one step for one group, as flat int32 arrays (CSR where ``*_start`` has one entry more).
@@ -70,8 +90,9 @@ class WorkList:
     ``item_position[i]`` is the absolute position of the first slot of item i's first block; its blocks are
     ``blocks[item_block_start[i] : item_block_start[i+1]]`` and its query rows
     ``item_rows[item_row_start[i] : item_row_start[i+1]]``. Row r reads positions ``[0, row_sinks[r])`` and
-    ``[row_first[r], row_end[r])``, both within what its items cover. ``row_items[row_item_start[r] :
-    row_item_start[r+1]]`` are row r's items by ascending position, one per cell.
+    ``[row_first[r], row_end[r])``, both within what its items cover and disjoint. ``row_items[row_item_start[r] :
+    row_item_start[r+1]]`` are row r's items by ascending position: one per cell, except that the blocks which hold
+    sinks are always an item of their own (so that the cut does not depend on what a window has let go).
     """
 
     item_position: np.ndarray
@@ -95,6 +116,10 @@ class AttentionKernel(Protocol):
     """One implementation. ``pool`` is uint8 [blocks, block_bytes], 64-byte aligned."""
 
     name: str
+
+    def supports(self, view: LayerView) -> bool:
+        """Whether this variant can read the layer's tiles (element types, dims, latent or not)."""
+        ...
 
     def __call__(
         self,

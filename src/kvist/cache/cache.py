@@ -1,0 +1,350 @@
+"""The door of the KV cache: who holds which blocks, what of a prompt is known already, what goes when memory is short.
+
+Life of a sequence: ``admit`` (take what matches) -> ``extend`` (room to write) -> ``drain`` (tell the executor) -> the
+step runs -> ``commit`` (it is written: whole spans become matchable, windows let go) -> ... -> ``release``.
+``truncate`` cuts the tail, ``fork`` makes a second sequence of the same tokens. The caller keeps the tokens.
+
+Every change is prepared first: ``PoolFull`` and ``StateError`` leave all books as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kvist.cache.books import check_books
+from kvist.cache.counters import Counters, new_tally, snapshot
+from kvist.cache.evict.base import EvictPolicy
+from kvist.cache.evict.lru import Lru
+from kvist.cache.groups import rules_of
+from kvist.cache.keys import pack_tokens, space_of
+from kvist.cache.match import Hit
+from kvist.cache.outbox import Drained, Outbox
+from kvist.cache.pool import Pool
+from kvist.cache.publish import publish as publish_run
+from kvist.cache.queue import EvictQueue
+from kvist.cache.reclaim import evict
+from kvist.cache.table import BlockTable
+from kvist.cache.take import Take, shorten, take_of
+from kvist.cache.tenancy import Tenancy
+from kvist.cache.tree import Tree
+from kvist.errors import PoolFull, StateError
+from kvist.ids import NULL_BLOCK, BlockId, SeqId
+from kvist.spec.layout import CacheLayout
+
+OFF = Hit((), 0, 0, "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a prompt is cached.
+
+    ``reason`` says why not more: ``limit`` (the caller's), ``end`` (the cached run or the prompt ends), ``diverged``
+    (another token follows), ``window`` (a window group has dropped blocks needed there), ``full`` (no block for the
+    copy of a partly matching run), ``empty`` (namespace unknown), ``off``. ``first_differing`` is the index of the
+    first token that no cached run has: past ``cached_tokens`` when a limit, a window or a full pool cut the hit.
+    """
+
+    cached_tokens: int
+    shared_blocks: int
+    copied_blocks: int
+    reason: str
+    first_differing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence now holds ``cached_tokens`` of its prompt; computing starts there."""
+
+    cached_tokens: int
+    match: Match
+
+
+class Cache:
+    """All books of one model's KV blocks. Owner: the scheduler. Not thread-safe.
+
+    ``fingerprint`` roots the block keys (``keys.Fingerprint``). ``reuse=False`` matches and publishes nothing.
+    """
+
+    def __init__(
+        self,
+        layout: CacheLayout,
+        *,
+        blocks: int,
+        fingerprint: bytes = b"",
+        policy: EvictPolicy | None = None,
+        reuse: bool = True,
+        lifo: bool = False,
+    ) -> None:
+        self._rules = rules_of(layout)
+        self._span = layout.span_tokens
+        self._tally = new_tally()
+        self._pool = Pool(blocks, lifo=lifo)
+        kinds = [r.bounded for r in self._rules]
+        queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
+        self._tree = Tree(self._rules, self._pool, queue, self._tally, fingerprint)
+        self._seqs: dict[SeqId, Tenancy] = {}
+        self._outbox = Outbox()
+        self.reuse = reuse
+
+    @property
+    def total_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self._pool.total
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that hold nothing of use."""
+        return self._pool.free
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that only the tree refers to; all of them can be evicted."""
+        return self._pool.cached
+
+    @property
+    def available_blocks(self) -> int:
+        """Exactly how many blocks can be had now: free and cached."""
+        return self._pool.free + self._pool.cached
+
+    @property
+    def live_blocks(self) -> int:
+        """Blocks that sequences or pending copies refer to."""
+        return self._pool.live
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return snapshot(self._tally)
+
+    def sequences(self) -> tuple[SeqId, ...]:
+        """Admitted and not released, oldest first."""
+        return tuple(self._seqs)
+
+    def computed(self, seq: SeqId) -> int:
+        """Committed tokens of a sequence."""
+        return self._of(seq).computed
+
+    def table(self, seq: SeqId) -> tuple[tuple[BlockId, ...], ...]:
+        """The block table of each group."""
+        return tuple(tuple(t.ids) for t in self._of(seq).tables)
+
+    def held_blocks(self, seq: SeqId) -> int:
+        """Real blocks in the tables of a sequence, shared ones included."""
+        return sum(t.held for t in self._of(seq).tables)
+
+    def match(
+        self, tokens: Sequence[int], *, limit: int | None = None, salt: bytes = b"", extras: tuple[bytes, ...] = ()
+    ) -> Match:
+        """What ``admit`` with the same arguments would find. Changes nothing, not even the order of eviction."""
+        hit = self._find(tokens, limit, salt, extras) if self.reuse else OFF
+        take = take_of(hit, self._rules, self._span)
+        return Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
+
+    def admit(
+        self,
+        seq: SeqId,
+        tokens: Sequence[int],
+        *,
+        limit: int | None = None,
+        salt: bytes = b"",
+        extras: tuple[bytes, ...] = (),
+        reuse: bool = True,
+        copies: bool = True,
+    ) -> Admission:
+        """Start a sequence with as much of ``tokens`` as is cached: at most ``limit``, by default all but the last.
+
+        Whole spans are shared, the rest of a matching run is copied. A hit whose copies cannot be had is cut to its
+        whole spans, so this never raises ``PoolFull``; ``copies=False`` asks for that from the start (a copy keeps its
+        source until ``drain``: for so long the sequence costs more blocks than it holds). ``reuse=False``: neither
+        match nor publish. Raises ``StateError`` if ``seq`` is known, ``BadValue`` for extras shorter than 128 bits.
+        """
+        self._check_new(seq)
+        reuse = reuse and self.reuse
+        hit = self._find(tokens, limit, salt, extras) if reuse else OFF
+        take = take_of(hit, self._rules, self._span)
+        if take.copied_blocks and not (copies and take.fits(self._pool)):
+            hit = shorten(hit, self._span, self._tree.bounded, "full" if copies else "limit")
+            take = take_of(hit, self._rules, self._span)
+        tenancy = Tenancy(seq, space_of(salt, extras), self._rules, self._span, reuse=reuse)
+        base = tenancy.base(hit.tokens)
+        tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
+        for node in hit.nodes:
+            node.hits += 1
+        self._tree.touch(hit.nodes[-1] if hit.nodes else None)
+        self._seat(tenancy, take)
+        match = Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
+        self._count(len(tokens), match)
+        return Admission(hit.tokens, match)
+
+    def blocks_needed(self, seq: SeqId, end_tokens: int) -> int:
+        """Blocks that ``extend(seq, end_tokens)`` would allocate."""
+        tenancy = self._of(seq)
+        return len(tenancy.to_copy(end_tokens, self._pool)) + sum(tenancy.growth(end_tokens))
+
+    def extend(self, seq: SeqId, end_tokens: int) -> None:
+        """Make room to write ``[computed, end_tokens)``: all tables cover it and no one else refers to those blocks.
+
+        Evicts as needed. Raises ``PoolFull`` and changes nothing when there are not enough blocks.
+        """
+        tenancy = self._of(seq)
+        if end_tokens <= tenancy.covered and tenancy.private_from <= tenancy.computed:
+            return
+        to_copy = tenancy.to_copy(end_tokens, self._pool)
+        growth = tenancy.growth(end_tokens)
+        fresh = iter(self._allocate(len(to_copy) + sum(growth)))
+        for table, index in to_copy:
+            src, dst = table.ids[index], next(fresh)
+            self._pool.pin(src)
+            self._outbox.copy(src, dst)
+            table.replace(index, dst)
+            self._release(table, [src])
+        self._tally["cow_blocks"] += len(to_copy)
+        self._tally["copied_blocks"] += len(to_copy)
+        for table, count in zip(tenancy.tables, growth, strict=True):
+            table.append(islice(fresh, count))
+        if end_tokens > tenancy.computed:
+            tenancy.private_from = min(tenancy.private_from, tenancy.base(tenancy.computed))
+        tenancy.settle()
+        self._outbox.changed(tenancy)
+
+    def commit(self, seq: SeqId, tokens: Sequence[int], computed: int) -> None:
+        """Positions ``[0, computed)`` of ``seq`` are written and accepted, with these ``tokens`` (drafts excluded).
+
+        New whole spans become matchable; window groups let go of blocks that no later query reads.
+        """
+        tenancy = self._of(seq)
+        tenancy.accept(len(tokens), computed)
+        if computed < tenancy.next_event:
+            return
+        if tenancy.reuse:
+            publish_run(self._tree, tenancy, tokens)
+        for rule, table in zip(self._rules, tenancy.tables, strict=True):
+            if rule.bounded and rule.first_block(computed) > table.null_to:
+                self._release(table, table.null(rule.first_block(computed)))
+                self._outbox.changed(tenancy)
+        tenancy.settle()
+
+    def truncate(self, seq: SeqId, end_tokens: int) -> None:
+        """Cut a sequence to ``end_tokens``; what it published stays cached. Costs O(tail).
+
+        A shared block that becomes partial is copied at the next ``extend``. Raises ``StateError`` where a window
+        group no longer holds what a query at ``end_tokens`` reads.
+        """
+        tenancy = self._of(seq)
+        tenancy.check_cut(end_tokens)
+        tenancy.cut(end_tokens)
+        for rule, table in zip(self._rules, tenancy.tables, strict=True):
+            self._release(table, table.truncate(rule.end_block(end_tokens)))
+        tenancy.settle()
+        self._outbox.changed(tenancy)
+
+    def fork(self, parent: SeqId, child: SeqId) -> None:
+        """A second sequence of the parent's committed tokens: whole spans shared, the open one copied.
+
+        Raises ``PoolFull`` and changes nothing when the copies cannot be had.
+        """
+        old = self._of(parent)
+        self._check_new(child)
+        base = old.base(old.computed)
+        pairs = list(zip(self._rules, old.tables, strict=True))
+        shared = tuple(t.ids[: base // r.tokens] for r, t in pairs)
+        sources = tuple(t.ids[base // r.tokens : r.end_block(old.computed)] for r, t in pairs)
+        take = Take(old.computed, shared, sources)
+        if take.copied_blocks > self.available_blocks:
+            raise PoolFull(needed_blocks=take.copied_blocks, available_blocks=self.available_blocks)
+        tenancy = Tenancy(child, old.space, self._rules, self._span, reuse=old.reuse)
+        tenancy.node, tenancy.node_cuts, tenancy.published = old.node, old.node_cuts, old.published
+        self._seat(tenancy, take)
+        old.private_from = max(old.private_from, base)
+
+    def release(self, seq: SeqId, tokens: Sequence[int], computed: int, *, publish: bool = True) -> None:
+        """End a sequence: what is committed stays cached (a partly filled span as an open tail), the rest is freed."""
+        tenancy = self._of(seq)
+        if publish and tenancy.reuse:
+            tenancy.accept(len(tokens), computed)
+            publish_run(self._tree, tenancy, tokens, tail=True)
+        del self._seqs[seq]
+        self._outbox.forget(seq)
+        for table in tenancy.tables:
+            self._release(table, table.truncate(0))
+
+    def drain(self) -> Drained:
+        """What changed since the last call, for the executor. Sources of copies are unprotected from here on."""
+        drained = self._outbox.drain()
+        for copy in drained.copies:
+            self._tree.idle(self._pool.unpin(copy.src), bounded=True, full=True)
+        return drained
+
+    def reset(self) -> int:
+        """Evict every cached block; sequences keep theirs. Says how many there were."""
+        return evict(self._tree, self._pool.cached)
+
+    def check(self) -> None:
+        """Pool, tree, tables and queue agree, or ``AssertionError``. Walks everything: for tests."""
+        check_books(self._pool, self._tree, self._seqs)
+
+    def _of(self, seq: SeqId) -> Tenancy:
+        tenancy = self._seqs.get(seq)
+        if tenancy is None:
+            raise StateError(f"sequence {seq} is not admitted")
+        return tenancy
+
+    def _check_new(self, seq: SeqId) -> None:
+        if seq in self._seqs:
+            raise StateError(f"sequence {seq} is admitted already", remedy="release it first")
+
+    def _find(self, tokens: Sequence[int], limit: int | None, salt: bytes, extras: tuple[bytes, ...]) -> Hit:
+        most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens)))
+        return self._tree.match(space_of(salt, extras), pack_tokens(tokens), most)
+
+    def _seat(self, tenancy: Tenancy, take: Take) -> None:
+        """Give a new sequence what it takes: references first, so that making room cannot evict them."""
+        pool = self._pool
+        for ids in take.shared:
+            pool.retain([b for b in ids if b != NULL_BLOCK])
+        for block in (b for ids in take.sources for b in ids if b != NULL_BLOCK):
+            pool.pin(block)
+        fresh = iter(self._allocate(take.copied_blocks))
+        tables = []
+        for rule, shared, sources in zip(self._rules, take.shared, take.sources, strict=True):
+            own = [NULL_BLOCK if block == NULL_BLOCK else next(fresh) for block in sources]
+            for src, dst in zip(sources, own, strict=True):
+                if src != NULL_BLOCK:
+                    self._outbox.copy(src, dst)
+            null_to = rule.first_block(take.tokens) if rule.bounded else 0
+            tables.append(BlockTable(tenancy.seq, rule.id, rule.sink_end, [*shared, *own], null_to))
+        self._tally["copied_blocks"] += take.copied_blocks
+        tenancy.tables = tuple(tables)
+        tenancy.computed = take.tokens
+        tenancy.private_from = tenancy.base(take.tokens)
+        tenancy.settle()
+        self._seqs[tenancy.seq] = tenancy
+        self._outbox.changed(tenancy)
+
+    def _allocate(self, n_blocks: int) -> list[BlockId]:
+        pool = self._pool
+        if n_blocks > pool.free + pool.cached:
+            raise PoolFull(needed_blocks=n_blocks, available_blocks=pool.free + pool.cached)
+        if n_blocks > pool.free:
+            evict(self._tree, n_blocks - pool.free)
+        blocks = pool.allocate(n_blocks)
+        self._outbox.fresh(blocks)
+        return blocks
+
+    def _release(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
+        """Drop a table's references, the last block's first; what only the tree holds now can be evicted."""
+        idle = self._pool.release(reversed(blocks))
+        if idle:
+            bounded = self._rules[table.group].bounded
+            self._tree.idle(idle, bounded=bounded, full=not bounded)
+
+    def _count(self, query_tokens: int, match: Match) -> None:
+        tally = self._tally
+        tally["queries"] += 1
+        tally["hits"] += match.cached_tokens > 0
+        tally["query_tokens"] += query_tokens
+        tally["hit_tokens"] += match.cached_tokens
+        tally["shared_blocks"] += match.shared_blocks
+        tally[f"stopped_{match.reason}"] += 1

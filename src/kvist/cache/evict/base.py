@@ -1,0 +1,58 @@
+"""The contract of an evict policy: which cached leaf goes first.
+
+A policy sees numbers of one node and answers with something sortable; the smallest goes first. It is asked when a node
+enters the evict queue and again when it comes to the front: an answer that rose in between sends the node back, so a
+policy costs O(log nodes) per evicted run and never walks the tree. Answers of one node should not fall unless it is
+used. Time is the cache's own count of uses: no policy reads a clock.
+
+What a policy cannot decide: nodes with children wait until they have none, blocks that a sequence holds stay, and a
+leaf is always cut from its tail, span by span.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Priority = tuple[int, ...]
+
+
+class NodeFacts(Protocol):
+    """What a policy may look at. Read-only."""
+
+    @property
+    def start(self) -> int:
+        """Position of the node's first token: how deep it hangs."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """One past the position of its last token."""
+        ...
+
+    @property
+    def last_use(self) -> int:
+        """Tick of the last admission, insertion or release that passed through the node."""
+        ...
+
+    @property
+    def hits(self) -> int:
+        """Admissions that used the node."""
+        ...
+
+    @property
+    def serial(self) -> int:
+        """Order of creation."""
+        ...
+
+
+class EvictPolicy(Protocol):
+    """Orders leaves. Variants are frozen dataclasses; their knobs are fields."""
+
+    @property
+    def name(self) -> str:
+        """How the registry and the command line call it."""
+        ...
+
+    def priority(self, node: NodeFacts) -> Priority:
+        """Smallest goes first. Ties go to the node created first."""
+        ...

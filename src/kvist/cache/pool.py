@@ -1,0 +1,147 @@
+"""All blocks of the fast memory: who holds each, and which are free. No tensors.
+
+A block is in one of three states, and ``free + live + cached = total``:
+
+* *free*: nobody refers to it;
+* *live*: at least one table or pending copy refers to it (the tree may too);
+* *cached*: the tree alone refers to it. It can be evicted.
+
+``refs[b]`` counts tables holding the block, plus 1 if the tree does, plus pins (sources of copies not yet drained).
+Every operation costs O(blocks named), never O(pool).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from kvist.errors import BadValue, PoolFull, StateError
+from kvist.ids import BlockId
+
+
+class Pool:
+    """The books of all blocks. Owner: ``Cache``. ``refs`` and ``treed`` may be read, not written, by others.
+
+    ``lifo`` hands out the block freed last first (warm memory); otherwise the one free for longest.
+    """
+
+    __slots__ = ("_free", "_lifo", "cached", "pins", "refs", "total", "treed")
+
+    def __init__(self, blocks: int, *, lifo: bool = False) -> None:
+        if blocks < 1:
+            raise BadValue("blocks", blocks, "at least 1")
+        self.total = blocks
+        self.cached = 0
+        self.refs = [0] * blocks
+        self.treed = bytearray(blocks)
+        self.pins: dict[BlockId, int] = {}
+        self._lifo = lifo
+        self._free = deque(map(BlockId, range(blocks - 1, -1, -1) if lifo else range(blocks)))
+
+    @property
+    def free(self) -> int:
+        """Blocks nobody refers to."""
+        return len(self._free)
+
+    @property
+    def live(self) -> int:
+        """Blocks that a table or a pending copy refers to."""
+        return self.total - len(self._free) - self.cached
+
+    def allocate(self, n_blocks: int) -> list[BlockId]:
+        """Take ``n_blocks`` free blocks, each with one reference. Raises ``PoolFull`` and changes nothing."""
+        free = self._free
+        if n_blocks > len(free):
+            raise PoolFull(needed_blocks=n_blocks, available_blocks=len(free))
+        take = free.pop if self._lifo else free.popleft
+        blocks = [take() for _ in range(n_blocks)]
+        refs = self.refs
+        for block in blocks:
+            refs[block] = 1
+        return blocks
+
+    def retain(self, blocks: Iterable[BlockId]) -> None:
+        """One more reference each. A free block cannot be retained."""
+        refs, treed = self.refs, self.treed
+        for block in blocks:
+            count = refs[block]
+            if count == 1:
+                self.cached -= treed[block]
+            elif count < 1:
+                raise StateError(f"block {block} is free and cannot be retained")
+            refs[block] = count + 1
+
+    def release(self, blocks: Iterable[BlockId]) -> list[BlockId]:
+        """One reference less each. Gives back those that just became *cached*; others at zero become free.
+
+        Raises ``StateError`` on a block that holds no reference but the tree's (double release).
+        """
+        refs, treed, free = self.refs, self.treed, self._free
+        idle: list[BlockId] = []
+        for block in blocks:
+            count = refs[block] - 1
+            if count < treed[block]:
+                raise StateError(f"block {block} is released more often than it was taken")
+            refs[block] = count
+            if count == 0:
+                free.append(block)
+            elif count == 1 and treed[block]:
+                idle.append(block)
+        self.cached += len(idle)
+        return idle
+
+    def pin(self, block: BlockId) -> None:
+        """A reference that protects the source of a copy until the copy has been sent."""
+        self.retain((block,))
+        self.pins[block] = self.pins.get(block, 0) + 1
+
+    def unpin(self, block: BlockId) -> list[BlockId]:
+        """End of a pin; answers like ``release``."""
+        count = self.pins.pop(block, 0)
+        if count < 1:
+            raise StateError(f"block {block} is not pinned")
+        if count > 1:
+            self.pins[block] = count - 1
+        return self.release((block,))
+
+    def held(self, block: BlockId) -> bool:
+        """True when a table refers to the block."""
+        return self.refs[block] - self.treed[block] > self.pins.get(block, 0)
+
+    def shared(self, block: BlockId) -> bool:
+        """True when the one table that may ask is not the block's only reader: it must not be written."""
+        return self.treed[block] == 1 or self.refs[block] - self.pins.get(block, 0) > 1
+
+    def enter_tree(self, blocks: Iterable[BlockId]) -> None:
+        """The tree takes a reference to blocks that tables hold."""
+        refs, treed = self.refs, self.treed
+        for block in blocks:
+            if treed[block] or refs[block] < 1:
+                raise StateError(f"block {block} is free or in the tree already")
+            treed[block] = 1
+            refs[block] += 1
+
+    def leave_tree(self, blocks: Iterable[BlockId]) -> int:
+        """The tree lets go. Blocks nobody else holds become free; says how many did."""
+        refs, treed, free = self.refs, self.treed, self._free
+        before = len(free)
+        for block in blocks:
+            if not treed[block]:
+                raise StateError(f"block {block} is not in the tree")
+            treed[block] = 0
+            refs[block] -= 1
+            if refs[block] == 0:
+                free.append(block)
+        freed = len(free) - before
+        self.cached -= freed
+        return freed
+
+    def check(self) -> None:
+        """The books agree with a recount. O(pool), for tests."""
+        free = set(self._free)
+        assert len(free) == len(self._free), "a block is twice in the free list"
+        assert all((self.refs[b] == 0) == (b in free) for b in range(self.total)), "free list and references differ"
+        assert all(self.refs[b] >= self.treed[b] + self.pins.get(BlockId(b), 0) for b in range(self.total))
+        cached = sum(1 for b in range(self.total) if self.treed[b] and self.refs[b] == 1)
+        assert cached == self.cached, f"{cached} blocks are cached, {self.cached} counted"
+        assert self.free + self.live + self.cached == self.total and self.live >= 0

@@ -1,0 +1,120 @@
+"""Eviction: take blocks back from the tree, in the order of the evict queue (``queue.py`` lists the stages).
+
+Any cached block can be had: leaf first, and where a sequence holds the end of a run whose beginning nobody holds (it
+had computed duplicates of it), by taking the run out of the tree. So ``free + cached`` is exactly what is available.
+"""
+
+from __future__ import annotations
+
+from kvist.cache.node import Node
+from kvist.cache.queue import BURIED, ENDS, LEAF, SURPLUS
+from kvist.cache.tree import Tree
+from kvist.ids import NULL_BLOCK
+
+
+def evict(tree: Tree, need_blocks: int) -> int:
+    """Free at least ``need_blocks`` of the cached blocks (there must be as many). Says how many were freed."""
+    assert need_blocks <= tree.pool.cached, "more asked than is cached"
+    freed = 0
+    while freed < need_blocks:
+        found = tree.queue.pop()
+        assert found is not None, f"{tree.pool.cached} blocks are cached but no node is queued"
+        stage, node = found
+        if stage == LEAF:
+            freed += _cut_leaf(tree, node, need_blocks - freed)
+        elif stage == BURIED:
+            freed += _dig(tree, node, need_blocks - freed)
+        else:
+            freed += _sweep(tree, node, need_blocks - freed, stage)
+    tree.tally["evicted_blocks"] += freed
+    tree.queue.compact(tree.nodes)
+    return freed
+
+
+def _cut_leaf(tree: Tree, node: Node, need: int) -> int:
+    """Cut spans that no sequence holds from the tail of a leaf."""
+    if node.children:
+        tree.queue.add(node, bounded=False, full=True)
+        return 0
+    freed, blocked = _cut(tree, node, need, force=False)
+    if node.alive and blocked and tree.full:
+        tree.queue.push(node, BURIED)
+    elif node.alive and not blocked:
+        tree.queue.push(node, LEAF)
+    return freed
+
+
+def _dig(tree: Tree, node: Node, need: int) -> int:
+    """Free blocks of a run whose later part is held: everything below and behind them leaves the tree."""
+    refs = tree.pool.refs
+    if not any(refs[b] == 1 for rule in tree.full for b in node.blocks[rule.id]):
+        return 0
+    freed = 0
+    below = [node]
+    for each in below:
+        below += each.children.values()
+    for each in reversed(below[1:]):
+        freed += tree.trim(each, 0)
+    freed += _cut(tree, node, need - freed, force=True)[0]
+    if node.alive:
+        tree.queue.add(node, bounded=False, full=True)
+    return freed
+
+
+def _cut(tree: Tree, node: Node, need: int, *, force: bool) -> tuple[int, bool]:
+    """Cut spans from the tail until ``need`` blocks are free. Says how many are, and whether a held span stopped it."""
+    pool, refs = tree.pool, tree.pool.refs
+    gate = tree.full or tree.rules
+    spans = keep = 1 if node.open else len(node.tokens) // tree.span_bytes
+    freed, blocked = 0, False
+    while keep and freed < need:
+        if not force:
+            for rule in gate:
+                k = rule.per_span
+                for block in node.blocks[rule.id][(keep - 1) * k : keep * k]:
+                    if refs[block] > 1 and block != NULL_BLOCK and pool.held(block):
+                        blocked = True
+            if blocked:
+                break
+        keep -= 1
+        for rule in tree.rules:
+            k = rule.per_span
+            for block in node.blocks[rule.id][keep * k : (keep + 1) * k]:
+                freed += block != NULL_BLOCK and refs[block] == 1
+    if keep < spans:
+        parent = node.parent
+        gone = tree.trim(node, keep)
+        assert gone == freed, "counted what was freed"
+        if not node.alive:
+            tree.prune(parent)
+    return freed, blocked
+
+
+def _sweep(tree: Tree, node: Node, need: int, stage: int) -> int:
+    """Tombstone cached blocks of window groups, span by span from the start.
+
+    ``SURPLUS`` spares what a continuation anywhere in the node's last span needs; ``ENDS`` spares nothing.
+    """
+    refs = tree.pool.refs
+    spans = max(1, len(node.tokens) // tree.span_bytes)
+    near_end = max(node.start, node.end - tree.span_tokens)
+    freed = 0
+    while node.swept < spans and freed < need:
+        for rule in tree.bounded:
+            ids, shift = node.blocks[rule.id], node.start // rule.tokens
+            low, high = node.swept * rule.per_span, min((node.swept + 1) * rule.per_span, len(ids))
+            if stage == SURPLUS:
+                low, high = max(low, rule.sink_end - shift), min(high, rule.first_block(near_end) - shift)
+            for i in range(low, high):
+                if ids[i] != NULL_BLOCK and refs[ids[i]] == 1:
+                    freed += tree.tombstone(node, rule, i)
+        node.swept += 1
+    if node.swept < spans:
+        tree.queue.push(node, stage)
+        return freed
+    node.swept = 0
+    if stage == SURPLUS:
+        tree.queue.push(node, ENDS)
+    elif not node.children:
+        tree.prune(node)
+    return freed

@@ -1,0 +1,259 @@
+"""The prefix index: one radix tree over token runs per namespace.
+
+Matching compares tokens, never keys. Blocks are shared in whole spans (``layout.span_tokens``, the largest
+tokens-per-block of any group), so that a block hangs in exactly one node; what matches inside a span is copied out.
+Every ancestor of a cached full-group block is cached: full groups have no tombstones, and nodes lose their tail first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from kvist.cache.chain import key_of
+from kvist.cache.counters import Tally
+from kvist.cache.groups import GroupRule
+from kvist.cache.keys import Space
+from kvist.cache.match import MISS, Hit, find
+from kvist.cache.node import TOKEN_BYTES, Bytes, Node, common_bytes
+from kvist.cache.pool import Pool
+from kvist.cache.queue import EvictQueue
+from kvist.ids import NULL_BLOCK, BlockId, BlockKey
+
+
+class Tree:
+    """The index over all cached runs. Owner: ``Cache``. Nodes are changed here only; ``owner[b]`` is block b's node."""
+
+    def __init__(
+        self, rules: tuple[GroupRule, ...], pool: Pool, queue: EvictQueue, tally: Tally, fingerprint: bytes
+    ) -> None:
+        self.rules = rules
+        self.bounded = tuple(r for r in rules if r.bounded)
+        self.full = tuple(r for r in rules if not r.bounded)
+        self.span_tokens = max(r.tokens for r in rules)
+        self.span_bytes = self.span_tokens * TOKEN_BYTES
+        self.fingerprint = fingerprint
+        self.pool = pool
+        self.queue = queue
+        self.tally = tally
+        self.roots: dict[Space, Node] = {}
+        self.owner: list[Node | None] = [None] * pool.total
+        self.nodes = 0
+        self.tick = 0
+        self._serial = 0
+
+    def match(self, space: Space, data: bytes, limit: int) -> Hit:
+        """What the tree has of ``data`` (``pack_tokens``), at most ``limit`` tokens. Changes nothing."""
+        root = self.roots.get(space)
+        return find(root, data, limit, self.span_tokens, self.bounded) if root else MISS
+
+    def key_of(self, node: Node, index: int, rule: GroupRule) -> BlockKey:
+        """Content id of a full block of a node, for tiers."""
+        return key_of(node, index, rule.tokens, self.fingerprint)
+
+    def touch(self, node: Node | None) -> None:
+        """Mark a node and its ancestors as used now."""
+        self.tick += 1
+        while node is not None:
+            node.last_use = self.tick
+            node = node.parent
+
+    def root(self, space: Space) -> Node:
+        """The root of a namespace, made if need be."""
+        node = self.roots.get(space)
+        if node is None:
+            node = self.roots[space] = self._new(None, 0, b"", [()] * len(self.rules))
+            node.space = space
+        return node
+
+    def insert(self, node: Node, at: int, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+        """Make whole spans ``data`` at position ``at`` (inside or at the end of ``node``) matchable.
+
+        ``ids[g]`` is a whole table. Runs that exist win; their tombstones are filled. Gives the node that the run
+        ends in.
+        """
+        off = 0
+        while off < len(data):
+            if at == node.end:
+                child = node.children.get(data[off : off + self.span_bytes])
+                if child is None:
+                    return self._grow(node, data[off:], ids)
+                node = child
+            common = common_bytes(node.tokens, (at - node.start) * TOKEN_BYTES, data, off)
+            common -= common % self.span_bytes
+            self._meet(node, at, common // TOKEN_BYTES, ids)
+            off += common
+            at += common // TOKEN_BYTES
+            if off < len(data) and at < node.end:
+                node = self._split(node, at)
+        return node
+
+    def insert_tail(self, node: Node, at: int, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+        """Make an open tail (less than a span) matchable, unless something at least as long already is."""
+        if at < node.end:
+            if node.tokens.startswith(data, (at - node.start) * TOKEN_BYTES):
+                return node
+            node = self._split(node, at)
+        place = bisect_left(node.order, data)
+        if place < len(node.order) and node.order[place].startswith(data):
+            return node.children[node.order[place]]
+        self._supersede(node, data)
+        return self._add(node, data, ids)
+
+    def _grow(self, node: Node, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+        self._supersede(node, data[: self.span_bytes])
+        if node.children or node.parent is None:
+            return self._add(node, data, ids)
+        first, node_end = node.end, node.end + len(data) // TOKEN_BYTES
+        node.tokens += data
+        for rule in self.rules:
+            part = ids[rule.id][first // rule.tokens : node_end // rule.tokens]
+            node.blocks[rule.id] += part
+            self._keep(node, part)
+        self.queue.add(node, bounded=True, full=True)
+        return node
+
+    def _add(self, parent: Node, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+        start = parent.end
+        end = start + len(data) // TOKEN_BYTES
+        parts = [ids[r.id][start // r.tokens : r.end_block(end)] for r in self.rules]
+        child = self._new(parent, start, data, parts)
+        child.open = len(data) < self.span_bytes
+        child.holes = 0
+        for part in parts:
+            self._keep(child, part)
+        parent.attach(child.key(self.span_bytes), child)
+        self.queue.add(child, bounded=True, full=True)
+        self.queue.add(parent, bounded=False, full=True)
+        return child
+
+    def _new(self, parent: Node | None, start: int, data: Bytes, blocks: Sequence[Sequence[BlockId]]) -> Node:
+        self._serial += 1
+        node = Node(parent, start, data, blocks, self._serial)
+        node.last_use = self.tick
+        self.nodes += parent is not None
+        return node
+
+    def _keep(self, node: Node, part: Sequence[BlockId]) -> None:
+        """The tree takes a reference to the blocks of ``part`` on behalf of ``node``."""
+        real = part
+        if NULL_BLOCK in part:
+            real = [b for b in part if b != NULL_BLOCK]
+            node.holes += len(part) - len(real)
+        self.pool.enter_tree(real)
+        owner = self.owner
+        for block in real:
+            owner[block] = node
+        self.tally["inserted_blocks"] += len(real)
+
+    def _meet(self, node: Node, at: int, n_tokens: int, ids: Sequence[Sequence[BlockId]]) -> None:
+        """A sequence computed what ``node`` has: fill tombstones with its blocks, count the rest as duplicates."""
+        for rule in self.rules:
+            first, last = at // rule.tokens, (at + n_tokens) // rule.tokens
+            shift = node.start // rule.tokens
+            mine, theirs = ids[rule.id][first:last], node.blocks[rule.id]
+            if mine == theirs[first - shift : last - shift]:
+                continue
+            for i, block in enumerate(mine, first - shift):
+                if block == NULL_BLOCK or block == theirs[i]:
+                    continue
+                if theirs[i] == NULL_BLOCK:
+                    theirs[i] = block
+                    node.holes -= 1
+                    self._keep(node, (block,))
+                    self.tally["filled_blocks"] += 1
+                else:
+                    self.tally["duplicate_blocks"] += 1
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut a node in two at a span boundary; the same object stays the lower part. Gives the new upper part."""
+        assert node.parent is not None and node.start < at < node.end and at % self.span_tokens == 0
+        cut = (at - node.start) * TOKEN_BYTES
+        key = node.key(self.span_bytes)
+        parts = [node.blocks[r.id][: (at - node.start) // r.tokens] for r in self.rules]
+        head = self._new(node.parent, node.start, node.tokens[:cut], parts)
+        head.last_use, head.hits = node.last_use, node.hits
+        for part in parts:
+            for block in part:
+                if block != NULL_BLOCK:
+                    self.owner[block] = head
+        for rule, part in zip(self.rules, parts, strict=True):
+            del node.blocks[rule.id][: len(part)]
+        del node.tokens[:cut]
+        node.holes -= head.holes
+        node.start, node.swept = at, 0
+        node.keys.clear()
+        assert head.parent is not None
+        head.parent.children[key] = head
+        node.parent = head
+        head.attach(node.key(self.span_bytes), node)
+        self.queue.add(head, bounded=True, full=True)
+        return head
+
+    def _supersede(self, node: Node, data: bytes) -> None:
+        """Drop the open tail that ``data`` continues, if there is one: in order it is right before ``data``."""
+        place = bisect_left(node.order, data) - 1
+        if place >= 0 and data.startswith(node.order[place]):
+            tail = node.children[node.order[place]]
+            if tail.open:
+                self.trim(tail, 0)
+                self.tally["superseded_tails"] += 1
+
+    def trim(self, node: Node, spans: int) -> int:
+        """Cut a childless node to its first ``spans`` spans (0: remove it). Says how many blocks were freed."""
+        assert not node.children and node.parent is not None, "leaf first"
+        if spans == 0:
+            node.parent.detach(node.key(self.span_bytes))
+            node.alive = False
+            self.nodes -= 1
+            self.queue.add(node.parent, bounded=False, full=True)
+        node.cuts += 1
+        node.keys.clear()
+        tokens = spans * self.span_tokens
+        del node.tokens[tokens * TOKEN_BYTES :]
+        gone: list[BlockId] = []
+        for rule in self.rules:
+            gone += node.blocks[rule.id][tokens // rule.tokens :]
+            del node.blocks[rule.id][tokens // rule.tokens :]
+        real = [b for b in reversed(gone) if b != NULL_BLOCK]
+        node.holes -= len(gone) - len(real)
+        return self._drop(real)
+
+    def tombstone(self, node: Node, rule: GroupRule, index: int) -> int:
+        """Take one block of a bounded group out of the tree; its run stays. Says how many blocks were freed."""
+        block = node.blocks[rule.id][index]
+        node.blocks[rule.id][index] = NULL_BLOCK
+        node.holes += 1
+        self.tally["tombstoned_blocks"] += 1
+        return self._drop((block,))
+
+    def prune(self, node: Node | None) -> None:
+        """Forget a childless node that has no block left, its ancestors in the same state, and an empty root."""
+        while node is not None and not node.children and node.alive:
+            parent = node.parent
+            if parent is None:
+                assert node.space is not None, "a root knows its namespace"
+                node.alive = False
+                del self.roots[node.space]
+            elif node.barren:
+                self.trim(node, 0)
+            else:
+                return
+            node = parent
+
+    def idle(self, blocks: Iterable[BlockId], *, bounded: bool, full: bool) -> None:
+        """Blocks (of bounded groups, of full groups) that no sequence holds any more: their nodes can be evicted."""
+        last = None
+        for block in blocks:
+            node = self.owner[block]
+            if node is not None and node is not last:
+                self.queue.add(node, bounded=bounded, full=full)
+                last = node
+
+    def _drop(self, blocks: Sequence[BlockId]) -> int:
+        owner = self.owner
+        for block in blocks:
+            owner[block] = None
+        freed = self.pool.leave_tree(blocks)
+        self.tally["detached_blocks"] += len(blocks) - freed
+        return freed

@@ -1,0 +1,183 @@
+"""Every knob of the engine, said once: as a flag, as an environment variable and as a TOML key.
+
+``token_budget`` is ``--token-budget``, ``KVIST_TOKEN_BUDGET`` and ``token_budget = 512``. Flags win over the
+environment, the environment over the file. A config never changes after it is built. No other module reads the
+environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kvist.errors import BadValue
+from kvist.units import GIB, parse_bytes
+
+ENV_PREFIX: Final = "KVIST_"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The pool: its size in ``blocks`` or in ``memory_bytes`` (not both; neither: 1 GiB), and what its blocks hold."""
+
+    blocks: int | None = None
+    memory_bytes: int | None = None
+    block_tokens: int = 32
+    format: str = "f16"
+    reuse: bool = True
+
+    def __post_init__(self) -> None:
+        if self.blocks is not None and self.memory_bytes is not None:
+            raise BadValue("kv_blocks", self.blocks, "either kv_blocks or kv_memory, not both")
+        if self.blocks is not None and self.blocks < 1:
+            raise BadValue("kv_blocks", self.blocks, "a count >= 1")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise BadValue("kv_memory", self.memory_bytes, "a size > 0")
+
+    def pool_blocks(self, block_bytes: int) -> int:
+        """Blocks of ``block_bytes`` in the pool. Raises ``BadValue`` when not even one fits."""
+        if self.blocks is not None:
+            return self.blocks
+        memory_bytes = GIB if self.memory_bytes is None else self.memory_bytes
+        if memory_bytes < block_bytes:
+            raise BadValue("kv_memory", memory_bytes, f"at least one block of {block_bytes} bytes")
+        return memory_bytes // block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SchedConfig:
+    """A step computes ``token_budget`` tokens at most, ``chunk_tokens`` of one sequence (None: the whole budget)."""
+
+    token_budget: int = 512
+    max_sequences: int = 64
+    chunk_tokens: int | None = None
+    context_tokens: int | None = None
+    """Longest sequence; None: the model's own context."""
+    order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_sequences", "chunk_tokens", "context_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadValue(name, value, "a count >= 1")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All of it."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    sched: SchedConfig = field(default_factory=SchedConfig)
+
+
+def _int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError
+    return int(value)
+
+
+def _bool(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError
+
+
+def _bytes(value: object) -> int:
+    return parse_bytes(value) if isinstance(value, str) else _int(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One knob: where it goes, how it is read, what is allowed, and a sentence for people."""
+
+    section: str
+    field: str
+    read: Callable[[object], Any]
+    expected: str
+    help: str
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "kv_blocks": Option("cache", "blocks", _int, "a whole number", "size of the pool in blocks"),
+    "kv_memory": Option("cache", "memory_bytes", _bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"),
+    "block_tokens": Option("cache", "block_tokens", _int, "a whole number", "tokens of a block (a power of two)"),
+    "kv_format": Option("cache", "format", _text, "a name such as f16 or f32/f16", "number format of K and V"),
+    "prefix_cache": Option("cache", "reuse", _bool, "true or false", "reuse what earlier requests computed"),
+    "token_budget": Option("sched", "token_budget", _int, "a whole number", "most tokens computed in a step"),
+    "max_sequences": Option("sched", "max_sequences", _int, "a whole number", "most sequences running at a time"),
+    "chunk_tokens": Option("sched", "chunk_tokens", _int, "a whole number", "most tokens of one sequence in a step"),
+    "context_tokens": Option("sched", "context_tokens", _int, "a whole number", "longest sequence"),
+    "order": Option("sched", "order", _text, "a name", "which sequence goes first"),
+}
+
+
+def from_sources(
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: Path | str | None = None,
+    *,
+    other_env: tuple[str, ...] = (),
+) -> EngineConfig:
+    """Merge flags (None: not given), environment and a TOML file into one config.
+
+    Raises ``BadValue`` with name, value and source; an unknown name is refused with the nearest known one. Names in
+    ``other_env`` belong to someone else.
+    """
+    merged: dict[str, tuple[Any, str, int]] = {}
+    if toml_path is not None:
+        path = Path(toml_path)
+        _merge(merged, _read_toml(path), f"the file {path}", 0)
+    found = {k: v for k, v in (env or {}).items() if k.startswith(ENV_PREFIX) and k not in other_env}
+    _merge(merged, {k[len(ENV_PREFIX) :].lower(): v for k, v in found.items()}, "the environment", 1)
+    _merge(merged, {k: v for k, v in (flags or {}).items() if v is not None}, "a flag", 2)
+    _settle_pool_size(merged)
+    sections: dict[str, dict[str, Any]] = {"cache": {}, "sched": {}}
+    for name, (value, _, _) in merged.items():
+        sections[OPTIONS[name].section][OPTIONS[name].field] = value
+    try:
+        return EngineConfig(CacheConfig(**sections["cache"]), SchedConfig(**sections["sched"]))
+    except BadValue as error:
+        source = merged[error.name][1] if error.name in merged else "a default"
+        expected = str(error).partition("expected ")[2].partition("; ")[0]
+        raise BadValue(error.name, error.value, expected, remedy=f"it comes from {source}") from error
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadValue("config", str(path), f"a readable TOML file ({error})") from error
+
+
+def _merge(merged: dict[str, tuple[Any, str, int]], given: Mapping[str, object], source: str, rank: int) -> None:
+    for name, value in given.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise BadValue(name, value, f"a known name in {source}", remedy=f"{hint}known: {', '.join(OPTIONS)}")
+        try:
+            merged[name] = (option.read(value), source, rank)
+        except (ValueError, BadValue):
+            raise BadValue(name, value, option.expected, remedy=f"it comes from {source}") from None
+
+
+def _settle_pool_size(merged: dict[str, tuple[Any, str, int]]) -> None:
+    """Of a size in blocks and one in bytes the stronger source wins; both from one source stay, and are refused."""
+    if "kv_blocks" in merged and "kv_memory" in merged:
+        blocks, memory = merged["kv_blocks"], merged["kv_memory"]
+        if blocks[2] != memory[2]:
+            del merged["kv_memory" if blocks[2] > memory[2] else "kv_blocks"]

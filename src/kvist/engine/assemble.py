@@ -1,0 +1,48 @@
+"""Cache + scheduler + engine from a layout, an executor, a clock and a config: the one way both halves are joined."""
+
+from __future__ import annotations
+
+from kvist.cache.cache import Cache
+from kvist.config import EngineConfig
+from kvist.engine.engine import Engine
+from kvist.engine.ports import Clock, Executor
+from kvist.errors import BadValue
+from kvist.sched.order.registry import load
+from kvist.sched.scheduler import Scheduler
+from kvist.spec.layout import CacheLayout
+
+
+def assemble(
+    layout: CacheLayout,
+    executor: Executor,
+    clock: Clock,
+    config: EngineConfig,
+    *,
+    context_tokens: int,
+    fingerprint: bytes = b"",
+) -> Engine:
+    """An engine over ``config.cache.pool_blocks(layout.block_bytes)`` blocks; the executor's store has as many.
+
+    ``context_tokens`` is the model's; the config may ask for less, not for more (``BadValue``). ``fingerprint`` roots
+    the cache's keys in everything that decides what a block's bytes mean.
+    """
+    sched = config.sched
+    context = context_tokens if sched.context_tokens is None else sched.context_tokens
+    if context > context_tokens:
+        raise BadValue("context_tokens", context, f"at most the model's own {context_tokens}")
+    cache = Cache(
+        layout,
+        blocks=config.cache.pool_blocks(layout.block_bytes),
+        fingerprint=fingerprint,
+        reuse=config.cache.reuse,
+    )
+    scheduler = Scheduler(
+        cache,
+        layout,
+        token_budget=sched.token_budget,
+        max_sequences=sched.max_sequences,
+        context_tokens=context,
+        policy=load(sched.order),
+        chunk_tokens=sched.chunk_tokens,
+    )
+    return Engine(scheduler, executor, clock)

@@ -1,0 +1,48 @@
+"""Numbers of the running engine: the scheduler's effect counters, the cache's state, and where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+
+from kvist.cache.cache import Cache
+from kvist.sched.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds by the engine's clock. Owner: the engine. ``plan_s`` + ``commit_s`` is the overhead of thinking."""
+
+    plan_s: float = 0.0
+    execute_s: float = 0.0
+    commit_s: float = 0.0
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds in which no executor worked."""
+        return self.plan_s + self.commit_s
+
+
+def snapshot(scheduler: Scheduler, spent: Spent) -> dict[str, float]:
+    """Every number by name: ``sched_*`` and ``cache_*`` totals, gauges of the moment, seconds."""
+    numbers: dict[str, float] = {f"sched_{name}": value for name, value in _numbers(scheduler.counters).items()}
+    numbers |= {f"cache_{name}": value for name, value in _numbers(scheduler.cache.counters).items()}
+    numbers |= _gauges(scheduler.cache)
+    numbers["waiting_sequences"] = len(scheduler.waiting)
+    numbers["running_sequences"] = len(scheduler.running)
+    numbers |= {"plan_s": spent.plan_s, "execute_s": spent.execute_s, "commit_s": spent.commit_s}
+    return numbers
+
+
+def _gauges(cache: Cache) -> dict[str, float]:
+    return {
+        "total_blocks": cache.total_blocks,
+        "free_blocks": cache.free_blocks,
+        "cached_blocks": cache.cached_blocks,
+        "live_blocks": cache.live_blocks,
+    }
+
+
+def _numbers(counters: object) -> dict[str, float]:
+    assert is_dataclass(counters)
+    values = {f.name: getattr(counters, f.name) for f in fields(counters)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}

@@ -1,0 +1,106 @@
+"""Attention in C++ over the block layout: ``csrc/`` does the work, this file checks the tensors and keeps plans."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from kvist.errors import BadValue
+from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.native_module import load
+
+ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
+_KEPT_PLANS: Final = 32
+"""Work lists of a step that may alternate: one for each group, and a step runs through all its layers."""
+
+
+class NativeAttention:
+    """Items are cut into (row tile, KV head) jobs, jobs spread over threads, cell results merged in order."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self._native = load()
+        self._plans: dict[int, tuple[WorkList, Any]] = {}
+        self._views: dict[LayerView, Any] = {}
+
+    def supports(self, view: LayerView) -> bool:
+        """Every K/V mix of f32, f16 and bf16 with heads of up to 512; not latent layers."""
+        return (
+            view.v_offset_bytes >= 0
+            and view.k_element in ELEMENT
+            and view.v_element in ELEMENT
+            and max(view.key_dim, view.value_dim) <= self._native.MAX_DIM
+        )
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        view: LayerView,
+        work: WorkList,
+        *,
+        scale: float,
+        softcap: float,
+        out: torch.Tensor,
+    ) -> None:
+        """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim]."""
+        kept = self._plans.get(id(work))
+        plan = kept[1] if kept else self._prepare(work)
+        native_view = self._views.get(view) or self._add_view(view)
+        rows, q_heads, key_dim = q.shape
+        if (
+            q.dtype is not torch.float32
+            or out.dtype is not torch.float32
+            or key_dim != view.key_dim
+            or q_heads % view.kv_heads
+            or rows != len(work.row_end)
+            or out.shape != (rows, q_heads, view.value_dim)
+            or not (q.is_contiguous() and out.is_contiguous())
+        ):
+            raise BadValue("q, out", (tuple(q.shape), q.dtype, tuple(out.shape), out.dtype), _expected(view, work))
+        blocks, block_bytes = pool.shape
+        plan.run(
+            native_view, q.data_ptr(), pool.data_ptr(), blocks, block_bytes, q_heads, scale, softcap, out.data_ptr()
+        )
+
+    def _prepare(self, work: WorkList) -> Any:
+        plan = self._native.Plan(
+            work.item_position,
+            work.item_block_start,
+            work.blocks,
+            work.item_row_start,
+            work.item_rows,
+            work.row_first,
+            work.row_end,
+            work.row_sinks,
+        )
+        if len(self._plans) >= _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[id(work)] = (work, plan)  # holding the work list keeps its id from being given to another
+        return plan
+
+    def _add_view(self, view: LayerView) -> Any:
+        if not self.supports(view):
+            raise BadValue("layer", view, f"K and V of {', '.join(ELEMENT)}, dims up to {self._native.MAX_DIM}")
+        native_view = self._native.View(
+            view.k_offset_bytes,
+            view.v_offset_bytes,
+            view.head_bytes,
+            view.kv_heads,
+            view.key_dim,
+            view.value_dim,
+            view.tokens_per_block,
+            ELEMENT[view.k_element],
+            ELEMENT[view.v_element],
+        )
+        self._views[view] = native_view
+        return native_view
+
+
+def _expected(view: LayerView, work: WorkList) -> str:
+    return (
+        f"contiguous float32 q [{len(work.row_end)}, heads, {view.key_dim}] and out [.., .., {view.value_dim}], "
+        f"heads a multiple of {view.kv_heads}"
+    )

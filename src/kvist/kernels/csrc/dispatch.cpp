@@ -1,0 +1,122 @@
+#include "dispatch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace kvist {
+
+namespace portable { extern const Table table; }
+#ifdef KVIST_HAS_AVX2
+namespace avx2 { extern const Table table; }
+#endif
+#ifdef KVIST_HAS_AVX512
+namespace avx512 { extern const Table table; }
+#endif
+
+namespace {
+
+// Below these, waking the other threads costs more than it gives (measured: about 1.5 us for a region of two).
+constexpr int64_t SERIAL_LINEAR = 1 << 16;  // multiply-adds
+constexpr int64_t SERIAL_ROWS = 1 << 14;    // elements of a row-wise operation
+
+std::vector<const Table*> tables() {
+    std::vector<const Table*> out;
+#ifdef KVIST_HAS_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        out.push_back(&avx512::table);
+#endif
+#ifdef KVIST_HAS_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        out.push_back(&avx2::table);
+#endif
+    out.push_back(&portable::table);
+    return out;
+}
+
+std::atomic<const Table*> chosen{nullptr};
+
+// Rows [0, rows) in contiguous shares, one a thread.
+template <class F>
+void over_rows(int rows, int64_t elements, F&& f) {
+    const int n = elements < SERIAL_ROWS ? 1 : std::min(threads(), rows);
+    if (n <= 1) return f(0, rows);
+#pragma omp parallel for schedule(static) num_threads(n)
+    for (int t = 0; t < n; t++) f((int)((int64_t)rows * t / n), (int)((int64_t)rows * (t + 1) / n));
+}
+
+}  // namespace
+
+std::vector<std::string> available() {
+    std::vector<std::string> names;
+    for (const Table* t : tables()) names.push_back(t->name);
+    return names;
+}
+
+void choose(const std::string& name) {
+    std::string known;
+    for (const Table* t : tables()) {
+        if (name == t->name) {
+            chosen = t;
+            return;
+        }
+        known += (known.empty() ? "" : ", ") + std::string(t->name);
+    }
+    throw std::invalid_argument("no instruction set '" + name + "' here: " + known);
+}
+
+const Table& table() {
+    const Table* t = chosen;
+    if (!t) chosen = t = tables()[0];
+    return *t;
+}
+
+int threads() {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+void linear(const Linear& p) {
+    const Table& t = table();
+    const int64_t work = (int64_t)p.rows * p.in * p.out;
+    const int n = work < SERIAL_LINEAR ? 1 : threads();
+    if (n <= 1) return t.linear(p, 0, p.out);
+    const int step = std::max(24, p.out / (4 * n) / 24 * 24);  // whole register blocks of every row count
+    const int steps = (p.out + step - 1) / step;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n)
+    for (int s = 0; s < steps; s++) t.linear(p, s * step, std::min(p.out, (s + 1) * step));
+}
+
+void rms_norm(const float* x, const float* w, float eps, float* y, int rows, int width) {
+    over_rows(rows, (int64_t)rows * width, [&](int a, int b) {
+        table().rms_norm(x + (int64_t)a * width, w, eps, y + (int64_t)a * width, b - a, width);
+    });
+}
+
+void add_rms_norm(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width) {
+    over_rows(rows, (int64_t)rows * width, [&](int a, int b) {
+        const int64_t o = (int64_t)a * width;
+        table().add_rms_norm(x + o, delta + o, w, eps, y + o, b - a, width);
+    });
+}
+
+void gated(const float* gate_up, int activation, float* y, int rows, int width) {
+    over_rows(rows, (int64_t)rows * width * 4, [&](int a, int b) {
+        table().gated(gate_up + (int64_t)a * 2 * width, activation, y + (int64_t)a * width, b - a, width);
+    });
+}
+
+void rotate(const Rotate& p, int rows) {
+    const int64_t width = (p.q_heads + p.kv_heads) * p.key_dim + p.kv_heads * p.value_dim;
+    over_rows(rows, rows * width, [&](int a, int b) { table().rotate(p, a, b); });
+}
+
+}  // namespace kvist

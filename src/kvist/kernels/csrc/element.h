@@ -1,0 +1,91 @@
+// Element types of stored numbers: how a vector of them becomes float32 and back (round to nearest even).
+#pragma once
+
+#include "simd.h"
+
+namespace kvist::KVIST_ISA {
+
+typedef uint16_t vh __attribute__((vector_size(2 * KVIST_WIDTH)));
+
+KVIST_INLINE uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+KVIST_INLINE float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+KVIST_INLINE vi widen(const uint16_t* p) {
+    vh h;
+    memcpy(&h, p, sizeof h);
+    return __builtin_convertvector(h, vi);
+}
+
+struct F32 {
+    typedef float T;
+    KVIST_INLINE vf load(const T* p) { return KVIST_ISA::load(p); }
+    KVIST_INLINE T pack(float x) { return x; }
+};
+
+struct BF16 {
+    typedef uint16_t T;
+    KVIST_INLINE vf load(const T* p) { return (vf)(widen(p) << 16); }
+    KVIST_INLINE T pack(float x) {
+        uint32_t u = bits_of(x);
+        if ((u & 0x7fffffffu) > 0x7f800000u) return (T)((u >> 16) | 0x40u);  // NaN stays NaN
+        return (T)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
+};
+
+struct F16 {
+    typedef uint16_t T;
+    KVIST_INLINE vf load(const T* p) {
+#if KVIST_WIDTH == 16
+        return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif KVIST_WIDTH == 8
+        return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+        vi h = widen(p);
+        vi body = (h & 0x7fff) << 13;
+        vf scaled = (vf)body * splat(float_of(0x77800000u));  // 2^112: rebias the exponent, subnormals included
+        vi special = (vi)scaled | 0x7f800000;
+        vi out = body >= 0x0f800000 ? special : (vi)scaled;
+        return (vf)(out | (h & 0x8000) << 16);
+#endif
+    }
+    KVIST_INLINE T pack(float x) {
+#if KVIST_WIDTH > 4
+        return (T)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#else
+        uint32_t u = bits_of(x), sign = (u >> 16) & 0x8000u;
+        u &= 0x7fffffffu;
+        if (u >= 0x47800000u) return (T)(sign | (u > 0x7f800000u ? 0x7e00u : 0x7c00u));
+        if (u < 0x38800000u) {  // result is subnormal: let float addition round it
+            const float magic = 0.5f;
+            return (T)(sign | (bits_of(float_of(u) + magic) - bits_of(magic)));
+        }
+        u += 0xc8000fffu + ((u >> 13) & 1u);
+        return (T)(sign | (u >> 13));
+#endif
+    }
+};
+
+// The first n < W elements, zeros behind them.
+template <class E>
+KVIST_INLINE vf load_some(const typename E::T* p, int n) {
+    typename E::T lanes[W] = {};
+    memcpy(lanes, p, n * sizeof(typename E::T));
+    return E::load(lanes);
+}
+
+KVIST_INLINE void store_some(float* p, vf v, int n) {
+    float lanes[W];
+    store(lanes, v);
+    memcpy(p, lanes, n * sizeof(float));
+}
+
+}  // namespace kvist::KVIST_ISA

@@ -1,0 +1,87 @@
+// What one instruction set offers: plain functions and plain structs, so that the dispatching side needs no SIMD.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvist {
+
+constexpr int LANES = 16;        // slots of one K lane group (kvist.spec.layout.HASH_TOKENS)
+constexpr int CELL_GROUPS = 32;  // lane groups of one cell of 512 positions
+constexpr int MAX_DIM = 512;     // largest head dim the attention kernel has room for
+constexpr int ROW_TILE = 16;     // query rows that run through a cell together
+
+enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };
+enum Activation : int { SILU, GELU_TANH, GELU, RELU };
+
+// A cell's result for one query row and head, or the running merge of several: max, sum, then weighted V.
+// V starts one cache line in; the record is padded to whole lines.
+struct Partial {
+    static constexpr int HEADER = 16;
+    static int floats(int value_dim) { return HEADER + (value_dim + 15) / 16 * 16; }
+};
+
+// One run of lane groups of one KV head, and the query rows that read it.
+struct Cell {
+    int groups;
+    const void* k[CELL_GROUPS];
+    const void* v[CELL_GROUPS];
+    const void* k_next;  // where the thread will read next: fetched ahead of time
+    int key_dim, value_dim;
+    int k_element, v_element;
+    float scale, softcap;
+    int rows, heads;                         // heads: query heads that share this KV head
+    const float* q[ROW_TILE];                // [heads][key_dim]
+    float* out[ROW_TILE];                    // [heads] records
+    uint16_t seen[ROW_TILE][CELL_GROUPS];    // slots of each group that a row reads
+};
+
+// Cell results of one query row and KV head, ascending, to be merged into ``out``.
+struct Merge {
+    const float* partials;  // record of (slot, head) at slot * slot_floats + head * record
+    const int* slots;
+    int n_slots, heads, value_dim;
+    size_t slot_floats;
+    float* state;  // [heads][2]: max and sum so far
+    float* out;    // [heads][value_dim]: weighted V so far, divided by the sum at the end
+    bool first, last;
+};
+
+struct Linear {
+    const float* x;
+    const void* w;
+    const float* bias;
+    float* y;
+    int rows, in, out;
+    int w_element;
+};
+
+struct Rotate {
+    const float* qkv;
+    uint8_t* pool;
+    int64_t block_bytes, k_offset, v_offset, head_bytes;
+    int q_heads, kv_heads, key_dim, value_dim;
+    int k_element, v_element;
+    const float *cos, *sin;
+    int rotary_half;
+    const int *positions, *block, *slot;
+    const float *q_norm, *k_norm;
+    float eps;
+    float* q_out;
+};
+
+struct Table {
+    const char* name;
+    int width;
+    void (*cell)(const Cell&);
+    void (*merge)(const Merge&);
+    void (*linear)(const Linear&, int out_begin, int out_end);
+    void (*rms_norm)(const float* x, const float* w, float eps, float* y, int rows, int width);
+    void (*add_rms_norm)(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width);
+    void (*gated)(const float* gate_up, int activation, float* y, int rows, int width);
+    void (*rotate)(const Rotate&, int row_begin, int row_end);
+    float (*read)(const float* p, size_t n);
+    float (*multiply)(size_t n);  // n rounds of 10 vector multiply-adds in registers
+};
+
+}  // namespace kvist

@@ -1,0 +1,169 @@
+"""The dense operations in C++. This file checks tensors and passes addresses; ``csrc/`` does the work."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from kvist.errors import BadValue
+from kvist.kernels.attention.base import LayerView
+from kvist.kernels.native_module import load
+
+_ELEMENT: Final = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_VIEW_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
+_ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+LIBRARY_ROWS: Final = 32
+"""From this many rows on ``linear_fast`` hands float32 weights to the library's matrix product."""
+
+
+class NativeOps:
+    """One implementation of the dense operations."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self._native = load()
+        self._views: dict[LayerView, Any] = {}
+
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x [rows, in] @ weight.T [in, out] + bias`` in the invariant class."""
+        rows, width = x.shape
+        n, k = weight.shape
+        if out is None:
+            out = torch.empty((rows, n))
+        element = _ELEMENT.get(weight.dtype)
+        if (
+            element is None
+            or k != width
+            or out.shape != (rows, n)
+            or x.dtype is not torch.float32
+            or out.dtype is not torch.float32
+            or not (x.is_contiguous() and weight.is_contiguous() and out.is_contiguous())
+        ):
+            raise _refused("x, weight, out", x, weight, out)
+        address = 0 if bias is None else _float(bias, (n,))
+        self._native.linear(x.data_ptr(), weight.data_ptr(), address, out.data_ptr(), rows, k, n, element)
+        return out
+
+    def linear_fast(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The native form for few rows, the library's product for many."""
+        if len(x) < LIBRARY_ROWS or weight.dtype is not torch.float32:
+            return self.linear(x, weight, bias, out=out)
+        if bias is None:
+            return torch.mm(x, weight.t(), out=out)
+        return torch.addmm(bias, x, weight.t(), out=out)
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """RMS norm over the last dim of ``x [rows, width]``."""
+        rows, width = shape = x.shape
+        if out is None:
+            out = torch.empty_like(x)
+        self._native.rms_norm(_float(x, shape), _float(weight, (width,)), eps, _float(out, shape), rows, width)
+        return out
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x += delta`` in place, then the norm of the sum."""
+        rows, width = shape = x.shape
+        if out is None:
+            out = torch.empty_like(x)
+        self._native.add_rms_norm(
+            _float(x, shape), _float(delta, shape), _float(weight, (width,)), eps, _float(out, shape), rows, width
+        )
+        return out
+
+    def gated(self, gate_up: torch.Tensor, activation: str, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``act(gate) * up`` for ``gate_up [rows, 2 * width]``, gate first."""
+        if activation not in _ACTIVATION:
+            raise BadValue("activation", activation, f"one of {', '.join(_ACTIVATION)}")
+        rows, both = shape = gate_up.shape
+        width = both // 2
+        if out is None:
+            out = torch.empty((rows, width))
+        self._native.gated(
+            _float(gate_up, shape), _ACTIVATION[activation], _float(out, (rows, width)), rows, width
+        )
+        return out
+
+    def norm_rotate_write(
+        self,
+        qkv: torch.Tensor,
+        pool: torch.Tensor,
+        view: LayerView,
+        *,
+        q_heads: int,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        positions: np.ndarray,
+        block: np.ndarray,
+        slot: np.ndarray,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        q_out: torch.Tensor,
+    ) -> None:
+        """Head norms, rotation, rotated Q to ``q_out``, rotated K and V to the cache. See the contract."""
+        rows = len(qkv)
+        width = (q_heads + view.kv_heads) * view.key_dim + view.kv_heads * view.value_dim
+        head = (view.key_dim,)
+        known_positions, half = (0, 0) if cos is None else cos.shape
+        blocks, block_bytes = pool.shape
+        self._native.norm_rotate_write(
+            self._views.get(view) or self._add_view(view),
+            _float(qkv, (rows, width)),
+            pool.data_ptr(),
+            blocks,
+            block_bytes,
+            q_heads,
+            0 if cos is None else _float(cos, (known_positions, half)),
+            0 if sin is None else _float(sin, (known_positions, half)),
+            known_positions,
+            half,
+            positions,
+            block,
+            slot,
+            0 if q_norm is None else _float(q_norm, head),
+            0 if k_norm is None else _float(k_norm, head),
+            eps,
+            _float(q_out, (rows, q_heads, view.key_dim)),
+            rows,
+        )
+
+    def _add_view(self, view: LayerView) -> Any:
+        if view.v_offset_bytes < 0 or not {view.k_element, view.v_element} <= set(_VIEW_ELEMENT):
+            raise BadValue("layer", view, f"K and V of {', '.join(_VIEW_ELEMENT)}")
+        native_view = self._views[view] = self._native.View(
+            view.k_offset_bytes,
+            view.v_offset_bytes,
+            view.head_bytes,
+            view.kv_heads,
+            view.key_dim,
+            view.value_dim,
+            view.tokens_per_block,
+            _VIEW_ELEMENT[view.k_element],
+            _VIEW_ELEMENT[view.v_element],
+        )
+        return native_view
+
+
+def _float(t: torch.Tensor, shape: tuple[int, ...]) -> int:
+    """Address of a contiguous float32 tensor of that shape."""
+    if t.dtype is not torch.float32 or t.shape != shape or not t.is_contiguous():
+        raise BadValue("tensor", (tuple(t.shape), t.dtype), f"contiguous float32 of shape {tuple(shape)}")
+    return t.data_ptr()
+
+
+def _refused(names: str, *tensors: torch.Tensor) -> BadValue:
+    shown = [(tuple(t.shape), t.dtype) for t in tensors]
+    return BadValue(
+        names, shown, "contiguous x [rows, in] and out [rows, outputs] in float32, weight [outputs, in] in f32/f16/bf16"
+    )

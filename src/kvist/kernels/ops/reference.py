@@ -1,0 +1,121 @@
+"""The judge of the dense operations: plain torch, obvious, kept for ever."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as nn
+
+from kvist.errors import BadValue
+from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
+
+
+class ReferenceOps:
+    """``linear`` takes one row at a time: no other row can change its result."""
+
+    name = "reference"
+
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``x [rows, in] @ weight.T [in, out] + bias``, row by row."""
+        out = x.new_empty(len(x), len(weight)) if out is None else out
+        weight = weight.float()
+        for row in range(len(x)):
+            out[row] = torch.mv(weight, x[row].clone())
+        return out if bias is None else out.add_(bias)
+
+    def linear_fast(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The same by one library product."""
+        return _into(out, nn.linear(x, weight.float(), bias))
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x / sqrt(mean(x^2) + eps) * weight`` over the last dim."""
+        return _into(out, x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight)
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x += delta`` in place, then the norm of the sum."""
+        return self.rms_norm(x.add_(delta), weight, eps, out=out)
+
+    def gated(self, gate_up: torch.Tensor, activation: str, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``act(gate) * up`` for ``gate_up [rows, 2 * width]``, gate first."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return _into(out, _activate(gate, activation) * up)
+
+    def norm_rotate_write(
+        self,
+        qkv: torch.Tensor,
+        pool: torch.Tensor,
+        view: LayerView,
+        *,
+        q_heads: int,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        positions: np.ndarray,
+        block: np.ndarray,
+        slot: np.ndarray,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        q_out: torch.Tensor,
+    ) -> None:
+        """Head norms, rotation, rotated Q to ``q_out``, rotated K and V to the cache. See the contract."""
+        rows, kv_heads = len(qkv), view.kv_heads
+        widths = [q_heads * view.key_dim, kv_heads * view.key_dim, kv_heads * view.value_dim]
+        q, k, v = torch.split(qkv, widths, dim=1)
+        q, k = q.reshape(rows, q_heads, view.key_dim), k.reshape(rows, kv_heads, view.key_dim)
+        q = q if q_norm is None else self.rms_norm(q, q_norm, eps)
+        k = k if k_norm is None else self.rms_norm(k, k_norm, eps)
+        if cos is not None and sin is not None:
+            at = torch.from_numpy(positions).long()
+            q, k = _rotate(q, cos[at], sin[at]), _rotate(k, cos[at], sin[at])
+        q_out.copy_(q)
+        keep = np.flatnonzero(block >= 0)
+        if not len(keep) or not kv_heads:
+            return
+        to_block, to_slot = torch.from_numpy(block[keep]).long(), torch.from_numpy(slot[keep]).long()
+        k_tiles, v_tiles = key_tiles(pool, view), value_tiles(pool, view)
+        k_tiles[to_block, :, to_slot // 16, :, to_slot % 16] = k[keep].to(k_tiles.dtype)
+        v_tiles[to_block, :, to_slot] = v.reshape(rows, kv_heads, view.value_dim)[keep].to(v_tiles.dtype)
+
+
+def _into(out: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
+    return value if out is None else out.copy_(value)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the leading dims of ``x [rows, heads, dim]`` by ``cos``/``sin`` [rows, rotary_dim / 2], halves paired."""
+    half = cos.shape[1]
+    cos, sin = cos[:, None], sin[:, None]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+
+
+def _activate(x: torch.Tensor, activation: str) -> torch.Tensor:
+    match activation:
+        case "silu":
+            return nn.silu(x)
+        case "gelu_tanh":
+            return nn.gelu(x, approximate="tanh")
+        case "gelu":
+            return nn.gelu(x)
+        case "relu":
+            return nn.relu(x)
+        case _:
+            raise BadValue("activation", activation, "silu, gelu_tanh, gelu or relu")

@@ -1,0 +1,206 @@
+"""A model's weights as the decoder wants them: merged, reordered, in one float type.
+
+Files are memory-mapped and read tensor by tensor into place, so the peak is the weights plus a small buffer. Every
+name and shape is checked before the first byte is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from kvist.errors import BadValue, CorruptFile, ModelError
+from kvist.model.names import HalfOrder, Namer, Want, check_shapes
+from kvist.model.source import Source
+from kvist.model.wants import layer_wants, model_wants
+from kvist.spec.model import ModelSpec
+
+Tensor = torch.Tensor
+Progress = Callable[[int, int], None]
+"""Called with (bytes read, bytes in all) after every tensor of the file."""
+
+DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Weights of one layer. Matrices are [out, in]; norms and biases are float32; what a layer lacks is None.
+
+    ``qkv`` [(q_heads + kv_heads) * key_dim + kv_heads * value_dim, hidden] (q alone when the layer reads another's
+    cache), ``o`` [hidden, q_heads * value_dim], ``gate_up`` [2 * width, hidden], ``down`` [hidden, width].
+    MLA: ``q`` [q_heads * (nope + rope), hidden] or ``q_a`` [q_rank, hidden], ``q_a_norm``, ``q_b``; ``kv_a``
+    [rank + rope, hidden], ``kv_a_norm``; absorbed ``w_uk`` [q_heads, rank, nope], ``w_uv`` [q_heads, value_dim, rank].
+    """
+
+    o: Tensor
+    gate_up: Tensor
+    down: Tensor
+    attn_norm: Tensor | None = None
+    attn_post_norm: Tensor | None = None
+    ffn_norm: Tensor | None = None
+    ffn_post_norm: Tensor | None = None
+    qkv: Tensor | None = None
+    qkv_bias: Tensor | None = None
+    o_bias: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    q: Tensor | None = None
+    q_a: Tensor | None = None
+    q_a_norm: Tensor | None = None
+    q_b: Tensor | None = None
+    kv_a: Tensor | None = None
+    kv_a_norm: Tensor | None = None
+    w_uk: Tensor | None = None
+    w_uv: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All weights. A tied ``head`` is the same tensor as ``embed``. ``ignored`` names tensors of the file left out."""
+
+    embed: Tensor
+    final_norm: Tensor
+    head: Tensor
+    layers: tuple[LayerWeights, ...]
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes in memory, shared storage counted once."""
+        tensors = [self.embed, self.final_norm, self.head]
+        tensors += [t for w in self.layers for f in fields(w) if (t := getattr(w, f.name)) is not None]
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+
+
+def load_weights(
+    path: str | Path, spec: ModelSpec, *, dtype: torch.dtype = torch.float32, on_tensor: Progress | None = None
+) -> Weights:
+    """Read the weights of ``spec`` from a GGUF file, a safetensors file, or a folder with (sharded) safetensors.
+
+    Raises ``CorruptFile`` or ``ModelError`` naming the tensor when something is missing, unknown, misshapen or of a
+    type that cannot be converted, before anything is loaded.
+    """
+    if dtype not in DTYPES.values():
+        raise BadValue("dtype", dtype, "torch.float32 or torch.bfloat16")
+    return read_weights(open_source(Path(path)), spec, dtype=dtype, on_tensor=on_tensor)
+
+
+def open_source(path: Path) -> Source:
+    """The source for a path, by what lies there."""
+    from kvist.model.weights_gguf import GgufSource
+    from kvist.model.weights_safetensors import SafetensorsSource
+
+    if path.is_file():
+        return GgufSource(path) if path.suffix == ".gguf" else SafetensorsSource(path)
+    if not path.is_dir():
+        raise CorruptFile(f"{path} does not exist", remedy="give a .gguf file, a .safetensors file or a model folder")
+    if any(path.glob("*.safetensors*")):
+        return SafetensorsSource(path)
+    found = sorted(path.glob("*.gguf"))
+    if len(found) == 1:
+        return GgufSource(found[0])
+    raise CorruptFile(
+        f"{path} holds no safetensors and {len(found)} GGUF files",
+        remedy="a model folder holds model.safetensors, an index with shards, or exactly one GGUF file",
+    )
+
+
+def read_weights(source: Source, spec: ModelSpec, *, dtype: torch.dtype, on_tensor: Progress | None = None) -> Weights:
+    """As ``load_weights``, from an opened source."""
+    namer = Namer(source.scheme, source.shapes)
+    outer = model_wants(spec, namer)
+    inner = [layer_wants(spec, layer, namer) for layer in spec.layers]
+    wants = [*outer, *(w for layer in inner for w in layer)]
+    ignored = _ignored(source, spec, wants)
+    check_shapes(wants, source.shapes.__getitem__)
+    read = _Reader(source, dtype, on_tensor, wants)
+    top = {want.slot: read(want) for want in outer}
+    layers = []
+    for wanted, layer in zip(inner, spec.layers, strict=True):
+        slots = {want.slot: read(want) for want in wanted}
+        if "kv_b" in slots:
+            slots |= _absorb(slots.pop("kv_b"), layer.q_heads, layer.attention.nope_dim)
+        layers.append(LayerWeights(**slots))
+    return Weights(top["embed"], top["final_norm"], top.get("head", top["embed"]), tuple(layers), ignored)
+
+
+class _Reader:
+    """Reads wants one after the other and tells how far it is."""
+
+    def __init__(self, source: Source, dtype: torch.dtype, on_tensor: Progress | None, wants: Iterable[Want]) -> None:
+        self._source, self._dtype, self._on_tensor = source, dtype, on_tensor
+        self._done = 0
+        self._total = sum(source.stored_bytes(p.name) for w in wants for p in w.pieces)
+
+    def __call__(self, want: Want) -> Tensor:
+        out = torch.empty(want.shape, dtype=torch.float32 if want.small else self._dtype)
+        row = 0
+        for piece in want.pieces:
+            part = out[row : row + piece.rows]
+            self._source.read_into(piece.name, part)
+            if piece.half is not None:
+                _to_half_order(part, piece.half)
+            row += piece.rows
+            self._done += self._source.stored_bytes(piece.name)
+            if self._on_tensor is not None:
+                self._on_tensor(self._done, self._total)
+        return out.add_(want.offset) if want.offset else out
+
+
+def _to_half_order(rows: Tensor, half: HalfOrder) -> None:
+    """Move rows that rotate together from neighbours (0, 1), (2, 3), ... to halves (0, n/2), (1, n/2 + 1), ..."""
+    heads = rows.view(half.heads, half.head_dim, -1)
+    turning = heads[:, half.offset : half.offset + half.rope_dim]
+    turning.copy_(torch.cat([turning[:, 0::2], turning[:, 1::2]], dim=1))
+
+
+def _absorb(kv_b: Tensor, heads: int, nope_dim: int) -> dict[str, Tensor]:
+    """Cut ``kv_b`` [heads * (nope + value), rank] into the absorbed ``w_uk`` and ``w_uv``."""
+    per_head = kv_b.view(heads, -1, kv_b.shape[1])
+    return {
+        "w_uk": per_head[:, :nope_dim].transpose(1, 2).contiguous(),
+        "w_uv": per_head[:, nope_dim:].contiguous(),
+    }
+
+
+_NOT_OURS: Final = re.compile(
+    r"rotary_emb\.inv_freq$|(^|\.)(vision_\w+|visual|multi_modal_projector|audio_\w+|embed_vision|embed_audio)\."
+)
+
+
+def _ignored(source: Source, spec: ModelSpec, wants: Iterable[Want]) -> tuple[str, ...]:
+    """Tensors that a text decoder leaves alone. Raises ``ModelError`` for any other that no want claims."""
+    claimed = {piece.name for want in wants for piece in want.pieces}
+    extra = sorted(set(source.shapes) - claimed)
+    strange = [name for name in extra if not _may_ignore(name, spec)]
+    if strange:
+        shown = ", ".join(f"{n} {list(source.shapes[n])}" for n in strange[:3])
+        raise ModelError(
+            f"{len(strange)} tensors of the file have no place in a {spec.architecture} model: {shown}",
+            remedy="ignoring them could change the model's answers; check that config and weights belong together",
+        )
+    return tuple(extra)
+
+
+def _may_ignore(name: str, spec: ModelSpec) -> bool:
+    if _NOT_OURS.search(name):
+        return True
+    if spec.tied_embeddings and re.search(r"(^|\.)(lm_head|output)\.weight$", name):
+        return True
+    if name.startswith("rope_freqs."):  # the header's reader has made factors of it
+        return all(la.attention.rope is None or la.attention.rope.kind == "factors" for la in spec.layers)
+    layer = re.search(r"(?:layers|blk)\.(\d+)\.", name)
+    if layer is None:
+        return False
+    index = int(layer.group(1))
+    if index >= len(spec.layers):  # layers that predict further tokens (MTP)
+        return True
+    own_kv = spec.layers[index].owns_cache
+    return not own_kv and re.search(r"\.(k_proj|v_proj|k_norm|v_norm|attn_k|attn_v|attn_k_norm)\.", name) is not None

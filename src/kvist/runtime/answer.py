@@ -1,0 +1,137 @@
+"""What a caller gets: pieces of text while a sequence runs, and the answer with its account at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvist.engine.event import FinishReason, Timeline
+from kvist.spec.layout import CacheLayout
+from kvist.step import TokenLogprob
+from kvist.text.stream import Detokenizer, StopStrings
+from kvist.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The memory account of one finished sequence.
+
+    ``held_bytes`` is what the allocator had given it (blocks x block bytes); ``formula_bytes`` what the layout's
+    arithmetic says for ``computed_tokens``: rows of computed tokens, unused slots of part-filled blocks, padding.
+    """
+
+    blocks: int
+    block_bytes: int
+    held_bytes: int
+    formula_bytes: int
+    computed_tokens: int
+    row_bytes: int
+    unused_slot_bytes: int
+    padding_bytes: int
+
+
+def ledger(layout: CacheLayout, timeline: Timeline) -> Ledger:
+    """The account of an ended sequence."""
+    usage = timeline.usage
+    assert usage is not None
+    n = usage.computed_tokens
+    rows = slots = padding = 0
+    for group in layout.groups:
+        blocks = group.blocks_for(n)
+        slot_bytes = len(group.layers) * group.row_bytes_per_layer
+        kept = min(group.retention.kept_tokens(n), blocks * group.tokens_per_block)
+        rows += kept * slot_bytes
+        slots += (blocks * group.tokens_per_block - kept) * slot_bytes
+        padding += blocks * layout.padding_bytes_per_block(group)
+    return Ledger(
+        blocks=usage.held_blocks,
+        block_bytes=layout.block_bytes,
+        held_bytes=timeline.held_bytes,
+        formula_bytes=rows + slots + padding,
+        computed_tokens=n,
+        row_bytes=rows,
+        unused_slot_bytes=slots,
+        padding_bytes=padding,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One finished sequence. Times in seconds; ``tpot_s`` is None with fewer than two output tokens."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    finish_reason: FinishReason
+    ttft_s: float | None
+    tpot_s: float | None
+    ledger: Ledger
+    preemptions: int = 0
+    error: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+
+    @property
+    def blocks_held(self) -> int:
+        """Blocks in the sequence's tables when it ended."""
+        return self.ledger.blocks
+
+    @property
+    def kv_bytes_held(self) -> int:
+        """Bytes the allocator had given the sequence."""
+        return self.ledger.held_bytes
+
+    @property
+    def kv_bytes_formula(self) -> int:
+        """The same by arithmetic."""
+        return self.ledger.formula_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that sample ``sample`` of prompt ``prompt`` gained. ``answer`` comes with the last one."""
+
+    prompt: int
+    sample: int
+    text: str
+    answer: Answer | None = None
+
+
+@dataclass(slots=True)
+class Writing:
+    """One sequence's text on its way. Owner: the ``LLM`` call that made it."""
+
+    prompt: int
+    sample: int
+    detokenizer: Detokenizer
+    stops: StopStrings
+    token_ids: list[int] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+
+    @staticmethod
+    def start(
+        tokenizer: Tokenizer, prompt_ids: Sequence[int], stops: Sequence[str], *, prompt: int, sample: int
+    ) -> Writing:
+        """Nothing written yet; characters begun by the prompt's last token are completed."""
+        return Writing(prompt, sample, Detokenizer(tokenizer, prompt_ids), StopStrings(stops))
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """(text to show now, whether a stop string was completed)."""
+        self.token_ids.append(token)
+        text, stop = self.stops.push(self.detokenizer.push([token]))
+        self.parts.append(text)
+        return text, stop is not None
+
+    def flush(self) -> str:
+        """What was held back, when the sequence ends without a stop string."""
+        if self.stops.matched is not None:
+            return ""
+        text, stop = self.stops.push(self.detokenizer.finish())
+        if stop is None:
+            text += self.stops.finish()
+        self.parts.append(text)
+        return text

@@ -1,0 +1,153 @@
+"""Puts the doing half together: files in, an engine over real bytes out. Its twin on paper is ``sim/run.py``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from kvist.cache.keys import Fingerprint
+from kvist.config import EngineConfig
+from kvist.engine.assemble import assemble
+from kvist.engine.engine import Engine
+from kvist.errors import BadValue, ModelError
+from kvist.kernels.attention import registry as attention_shelf
+from kvist.kernels.ops import registry as ops_shelf
+from kvist.model.decoder import Decoder, Numerics
+from kvist.model.weights import DTYPES, load_weights
+from kvist.runtime.executor import TorchExecutor
+from kvist.runtime.store import Store
+from kvist.spec.digest import weights_digest
+from kvist.spec.format import KVFormat
+from kvist.spec.layout import CacheLayout, plan_layout
+from kvist.spec.model import ModelSpec
+from kvist.spec.read import read_spec
+from kvist.text.chat import ChatTemplate
+from kvist.text.find_template import template_from_folder, template_from_gguf
+from kvist.text.from_folder import from_folder
+from kvist.text.from_gguf import from_gguf
+from kvist.text.tokenizer import Tokenizer
+
+
+class WallClock:
+    """Seconds of the machine's steady clock."""
+
+    def now(self) -> float:
+        """The time in seconds."""
+        return time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How to run a model, beyond the engine's own config.
+
+    ``dtype`` of the weights: ``f32`` or ``bf16``. ``attention`` and ``ops``: names on their shelves, or ``best``.
+    ``poison`` fills void blocks with NaN (debug). ``threads`` 0 leaves torch's choice.
+    """
+
+    dtype: str = "f32"
+    attention: str = "best"
+    ops: str = "best"
+    numerics: Numerics = "fast"
+    threads: int = 0
+    poison: bool = False
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model ready to run. ``kernels`` names the attention variants in use, best first."""
+
+    path: Path
+    spec: ModelSpec
+    layout: CacheLayout
+    engine: Engine
+    executor: TorchExecutor
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    weights_bytes: int
+    dtype: str
+    kernels: tuple[str, ...]
+    clock: WallClock
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer beside the weights. Raises ``MissingTokenizer``."""
+    return from_gguf(path) if path.is_file() else from_folder(path)
+
+
+def read_template(path: Path) -> ChatTemplate | None:
+    """The chat template beside the weights, None for base models that have none."""
+    try:
+        return template_from_gguf(path) if path.is_file() else template_from_folder(path)
+    except ModelError:
+        return None
+
+
+def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], None] | None = None) -> Built:
+    """Everything from one path: spec, tokenizer, weights, store, decoder, engine.
+
+    Raises ``ModelError``, ``BadValue`` or ``CapacityError`` before the weights are read whenever the header tells.
+    """
+    if options.dtype not in DTYPES:
+        raise BadValue("dtype", options.dtype, f"one of {', '.join(DTYPES)}")
+    if options.threads < 0:
+        raise BadValue("threads", options.threads, "0 (torch's choice) or a count")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    config = options.engine
+    spec = read_spec(path)
+    fmt = KVFormat.parse(config.cache.format)
+    layout = plan_layout(spec, fmt, block_tokens=config.cache.block_tokens)
+    kernels = _attention(options.attention)
+    ops = ops_shelf.best_available() if options.ops == "best" else ops_shelf.load(options.ops)
+    store = Store(layout, blocks=config.cache.pool_blocks(layout.block_bytes), poison=options.poison)
+    tokenizer = read_tokenizer(path)
+    weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
+    decoder = Decoder(
+        spec, weights, ops=ops, kernels=kernels, layout=layout, pool=store.pool, numerics=options.numerics
+    )
+    clock = WallClock()
+    executor = TorchExecutor(decoder, store, clock)
+    fingerprint = Fingerprint(
+        weights=weights_digest(path),
+        tokenizer=tokenizer.digest(),
+        rope=repr([layer.attention.rope for layer in spec.layers]),
+        format=fmt.name,
+        layout=repr(layout),
+        block_tokens=config.cache.block_tokens,
+        numerics=f"{options.numerics} {options.dtype}",
+    )
+    engine = assemble(
+        layout,
+        executor,
+        clock,
+        config,
+        context_tokens=spec.context_tokens,
+        fingerprint=fingerprint.digest(),
+    )
+    return Built(
+        path=path,
+        spec=spec,
+        layout=layout,
+        engine=engine,
+        executor=executor,
+        tokenizer=tokenizer,
+        template=read_template(path),
+        weights_bytes=weights.total_bytes,
+        dtype=options.dtype,
+        kernels=tuple(k.name for k in kernels),
+        clock=clock,
+    )
+
+
+def _attention(name: str) -> list[attention_shelf.AttentionKernel]:
+    """The kernel asked for, or all that run here by preference; the reference always comes last."""
+    if name == "best":
+        return [attention_shelf.load(n) for n in attention_shelf.available()]
+    if name == "reference":
+        return [attention_shelf.load("reference")]
+    return [attention_shelf.load(name), attention_shelf.load("reference")]

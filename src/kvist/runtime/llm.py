@@ -1,0 +1,183 @@
+"""A loaded model as a person uses it: text in, text out, with the cache's account beside every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvist.engine.event import Event, FinishReason
+from kvist.errors import BadValue, ModelError
+from kvist.ids import RequestId, SeqId
+from kvist.runtime.answer import Answer, Piece, Writing, ledger
+from kvist.runtime.build import BuildOptions, Built, build
+from kvist.runtime.packaged import packaged_model
+from kvist.sched.request import Request
+from kvist.spec.sampling import Sampling
+from kvist.text.chat import encode_chat
+from kvist.text.stream import StopStrings
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How to continue a prompt. ``stop`` strings are cut from the text; ``n`` samples share the prompt's blocks."""
+
+    max_tokens: int = 128
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0))
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    prompt_logprobs: int | None = None
+    reuse: bool = True
+    salt: bytes = b""
+
+
+class LLM:
+    """One model, one pool, one engine. Not safe for use from two threads.
+
+    Prompts are text, or token ids as they are. Everything computed stays in the cache until something else needs the
+    room, so a prompt that begins like an earlier one (or like an earlier answer) starts where they differ.
+    """
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self.tokenizer = built.tokenizer
+        self.engine = built.engine
+        self._asked = 0
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises ``BadValue`` for an empty one."""
+        ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
+        if not ids or (isinstance(prompt, str) and not prompt):
+            raise BadValue("prompt", prompt, "at least one character", remedy="give some text to continue")
+        vocab = self.built.spec.vocab
+        if max(ids) >= vocab:
+            raise BadValue("prompt", max(ids), f"token ids below the vocabulary size {vocab}")
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a conversation that the model is to answer. Raises ``ModelError`` without a chat template."""
+        if self.built.template is None:
+            raise ModelError(f"{self.built.path.name} has no chat template", remedy="use generate, or an instruct model")
+        return tuple(encode_chat(self.tokenizer, self.built.template, messages))
+
+    def generate(self, prompt: Prompt, ask: Ask | None = None, **sampling: Any) -> Answer:
+        """The whole answer to one prompt. Keywords are fields of ``Ask`` or ``Sampling``."""
+        return self.generate_all([prompt], ask, **sampling)[0]
+
+    def generate_all(self, prompts: Sequence[Prompt], ask: Ask | None = None, **sampling: Any) -> list[Answer]:
+        """Answers to several prompts that run as one batch, in the prompts' order (n per prompt, side by side)."""
+        done = [p for p in self.stream_all(prompts, ask, **sampling) if p.answer is not None]
+        return [p.answer for p in sorted(done, key=lambda p: (p.prompt, p.sample)) if p.answer is not None]
+
+    def stream(self, prompt: Prompt, ask: Ask | None = None, **sampling: Any) -> Iterator[Piece]:
+        """Pieces of text as they come; the last one has the answer. Closing the iterator aborts the request."""
+        return self.stream_all([prompt], ask, **sampling)
+
+    def stream_all(self, prompts: Sequence[Prompt], ask: Ask | None = None, **sampling: Any) -> Iterator[Piece]:
+        """As ``stream``, for several prompts at once. Nothing runs until every prompt was accepted."""
+        how = _ask(ask, sampling)
+        StopStrings(how.stop)
+        requests = [self._request(self.encode(p), how) for p in prompts]
+        for request in requests:
+            self.engine.scheduler.limits.limit_tokens(request)
+        return self._run(requests, how)
+
+    def _request(self, ids: tuple[int, ...], how: Ask) -> Request:
+        self._asked += 1
+        return Request(
+            id=RequestId(f"llm-{self._asked}"),
+            prompt=ids,
+            max_tokens=how.max_tokens,
+            sampling=how.sampling,
+            stop_ids=self.tokenizer.eos_ids,
+            n=how.n,
+            salt=how.salt,
+            prompt_logprobs=how.prompt_logprobs,
+            reuse=how.reuse,
+            ignore_eos=how.ignore_eos,
+        )
+
+    def _run(self, requests: Sequence[Request], how: Ask) -> Iterator[Piece]:
+        live: dict[SeqId, Writing] = {}
+        try:
+            for i, request in enumerate(requests):
+                for sample, seq in enumerate(self.engine.add(request)):
+                    live[seq] = Writing.start(self.tokenizer, request.prompt, how.stop, prompt=i, sample=sample)
+            while live:
+                for event in self.engine.step():
+                    if event.seq in live:
+                        yield from self._write(event, live)
+        finally:
+            for seq in live:
+                self.engine.abort(seq)
+
+    def _write(self, event: Event, live: dict[SeqId, Writing]) -> Iterator[Piece]:
+        writing = live[event.seq]
+        text, stopped = writing.push(event.token) if event.token is not None else ("", False)
+        if event.logprob is not None:
+            writing.logprobs.append(event.logprob)
+        if event.prompt_logprobs is not None:
+            writing.prompt_logprobs = event.prompt_logprobs
+        reason = event.finish_reason
+        if stopped and reason is None:
+            self.engine.finish(event.seq, "stop", len(writing.token_ids))
+        if stopped:
+            reason = "stop"
+        if reason is None:
+            if text:
+                yield Piece(writing.prompt, writing.sample, text)
+            return
+        text += writing.flush()
+        del live[event.seq]
+        yield Piece(writing.prompt, writing.sample, text, self._answer(event, reason, writing))
+
+    def _answer(self, event: Event, reason: FinishReason, writing: Writing) -> Answer:
+        timeline = self.engine.timeline(event.seq)
+        usage = timeline.usage
+        assert usage is not None
+        return Answer(
+            text="".join(writing.parts),
+            token_ids=tuple(writing.token_ids),
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.output_tokens,
+            finish_reason=reason,
+            ttft_s=timeline.ttft_s,
+            tpot_s=timeline.tpot_s,
+            ledger=ledger(self.built.layout, timeline),
+            preemptions=usage.preemptions,
+            error=event.error,
+            logprobs=tuple(writing.logprobs),
+            prompt_logprobs=writing.prompt_logprobs,
+        )
+
+
+_ASK_FIELDS = tuple(f for f in Ask.__dataclass_fields__ if f != "sampling")
+
+
+def _ask(ask: Ask | None, given: dict[str, Any]) -> Ask:
+    """``ask`` with keywords laid over it. Raises ``BadValue`` for a keyword that neither knows."""
+    how = ask or Ask()
+    known = (*_ASK_FIELDS, *Sampling.__dataclass_fields__)
+    for name in given:
+        if name not in known:
+            raise BadValue(name, given[name], f"one of {', '.join(known)}")
+    mine = {k: v for k, v in given.items() if k in _ASK_FIELDS}
+    if isinstance(mine.get("stop"), str):
+        mine["stop"] = (mine["stop"],)
+    return replace(how, **mine, sampling=replace(how.sampling, **{k: v for k, v in given.items() if k not in mine}))
+
+
+def load(
+    model: str | Path | None = None,
+    options: BuildOptions | None = None,
+    *,
+    on_tensor: Callable[[int, int], None] | None = None,
+) -> LLM:
+    """Load a GGUF file or a Hugging Face folder; without a name, the packaged SmolLM2-135M-Instruct."""
+    path = Path(model) if model is not None else packaged_model()
+    return LLM(build(path, options or BuildOptions(), on_tensor=on_tensor))

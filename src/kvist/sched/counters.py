@@ -1,0 +1,47 @@
+"""What really happened: every feature of the scheduler counts its effect, so that a disabled one is visible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. Owner: the scheduler.
+
+    ``prompt_tokens`` counts a request's prompt once, when it is first admitted, and ``cached_tokens`` what of it came
+    from the cache, so hits <= queries. Tokens a preempted sequence finds again are ``self_hit_tokens``; what another
+    sample of the same request left is ``sibling_hit_tokens``.
+    """
+
+    requests: int = 0
+    sequences: int = 0
+    steps: int = 0
+    mixed_steps: int = 0
+    """Steps that both continued a sequence and computed a chunk of a prompt."""
+    chunks: int = 0
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    sampled_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    self_hit_tokens: int = 0
+    sibling_hit_tokens: int = 0
+    preemptions: int = 0
+    forks: int = 0
+    late_forks: int = 0
+    """Samples that could not fork and were admitted on their own later."""
+    postponed_admissions: int = 0
+    """Admissions tried and undone for want of blocks."""
+    cold_admissions: int = 0
+    """Admissions that gave up a hit because hit and pool did not fit together (nothing else was running)."""
+    shrunk_chunks: int = 0
+    """Chunks made smaller because the pool could not hold a whole one (nothing else was running)."""
+    drafted_tokens: int = 0
+    accepted_drafts: int = 0
+    finished_stop: int = 0
+    finished_length: int = 0
+    finished_abort: int = 0
+    finished_error: int = 0
+    failures: int = 0
+    """Steps the executor could not do."""

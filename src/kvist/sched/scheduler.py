@@ -1,0 +1,304 @@
+"""Which tokens are computed next. No phases: every step lets ``computed`` catch up with ``len(tokens)``.
+
+The region of a sequence's tokens, half-open::
+
+    [0, computed)                 in the cache
+    [computed, computed + n)      the chunk of this step, n from the budget
+    [.., len(tokens))             later chunks
+    [len(tokens), + drafts)       guesses, computed with the last chunk and kept as far as they are drawn
+
+A chunk that reaches ``len(tokens)`` draws the next token. A new prompt, a prefix hit, the rest of a long prompt, one
+more output token and a sequence that comes back from preemption differ in ``computed`` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvist.cache.cache import Cache
+from kvist.errors import BadValue, StateError
+from kvist.ids import RequestId, SeqId
+from kvist.sched.admission import Gate
+from kvist.sched.budget import share
+from kvist.sched.commit import Commit, drawn_by_sequence
+from kvist.sched.counters import Counters
+from kvist.sched.ending import Endings
+from kvist.sched.flight import Flight, Letter, Row, row_for
+from kvist.sched.limits import Limits
+from kvist.sched.order.base import Order
+from kvist.sched.preempt import Room
+from kvist.sched.request import Event, FinishReason, Request
+from kvist.sched.roster import Roster
+from kvist.sched.sequence import Sequence, State
+from kvist.spec.layout import CacheLayout
+from kvist.step import StepPlan, StepResult
+
+
+class Scheduler:
+    """Owner of all sequences. ``plan`` decides a step, ``commit`` learns from its result, ``fail`` that there is none.
+
+    One plan is out at a time. Sequences may be aborted or finished at any moment; while a plan is out, their part of
+    the result is ignored and their blocks return with it.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        layout: CacheLayout,
+        *,
+        token_budget: int,
+        max_sequences: int,
+        context_tokens: int,
+        policy: Order,
+        chunk_tokens: int | None = None,
+    ) -> None:
+        """``token_budget`` bounds the tokens of a step, ``chunk_tokens`` those of one sequence (None: the budget)."""
+        chunk_tokens = token_budget if chunk_tokens is None else chunk_tokens
+        for name, value in (
+            ("token_budget", token_budget),
+            ("max_sequences", max_sequences),
+            ("context_tokens", context_tokens),
+            ("chunk_tokens", chunk_tokens),
+        ):
+            if value < 1:
+                raise BadValue(name, value, "a count >= 1")
+        self.cache = cache
+        self.layout = layout
+        self.counters = Counters()
+        self.limits = Limits(layout, total_blocks=cache.total_blocks, context_tokens=context_tokens)
+        self._budget = token_budget
+        self._chunk_tokens = min(chunk_tokens, token_budget)
+        self._max_sequences = max_sequences
+        self._roster = Roster(policy)
+        self._room = Room(cache, self._roster, self.counters)
+        self._gate = Gate(cache, layout, self._roster, self.counters)
+        self._commit = Commit(cache, self._roster, self.counters, max_sequences=max_sequences)
+        self._endings = Endings(cache, self._roster, self.counters)
+        self._flight: Flight | None = None
+        self._outbox: list[Event] = []
+        self._step = 0
+        self._next_seq = 0
+
+    @property
+    def idle(self) -> bool:
+        """True when no sequence is alive and every event was taken."""
+        return not (self._roster.live or self._outbox or self._flight)
+
+    @property
+    def in_flight(self) -> bool:
+        """True between ``plan`` and ``commit`` or ``fail``."""
+        return self._flight is not None
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """The queue, in order. To look at."""
+        return tuple(self._roster.waiting)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """The running, in order. To look at."""
+        return tuple(self._roster.running)
+
+    def sequence(self, seq: SeqId) -> Sequence | None:
+        """The live sequence of that id. To look at."""
+        return self._roster.live.get(seq)
+
+    def add(self, request: Request) -> tuple[SeqId, ...]:
+        """Queue a request; one id per sample.
+
+        Raises ``PromptTooLong``, ``PoolTooSmall`` or ``BadValue`` (an id that is alive), with nothing queued.
+        """
+        if request.id in self._roster.requests:
+            raise BadValue("id", request.id, "a request id that is not alive", remedy="give each request its own id")
+        limit = self.limits.limit_tokens(request)
+        first = self._next_seq
+        family = [
+            Sequence(
+                id=SeqId(first + i),
+                request=request,
+                sample=i,
+                arrival=self.counters.requests,
+                sampling=replace(request.sampling, seed=request.sampling.seed + i) if i else request.sampling,
+                limit_tokens=limit,
+                tokens=list(request.prompt),
+            )
+            for i in range(request.n)
+        ]
+        self._next_seq += request.n
+        family[0].siblings = family[1:]
+        family[0].counts_lookup = True
+        self._roster.enter(family)
+        self.counters.requests += 1
+        self.counters.sequences += request.n
+        return tuple(seq.id for seq in family)
+
+    # --- a step ---------------------------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan | None:
+        """The next step; None when there is nothing to compute. What it takes from the pool is taken."""
+        if self._flight is not None:
+            raise StateError(f"step {self._flight.plan.step} is still out", remedy="commit its result, or call fail()")
+        before = self.counters.preemptions
+        rows = self._continue()
+        if self.counters.preemptions == before:
+            rows += self._admit(self._budget - sum(row.n_tokens for row in rows))
+            if self._roster.waiting and not self._roster.running:
+                self._give_up(self._roster.waiting[0])
+        if not rows:
+            return None
+        plan = self._write(rows)
+        self._flight = Flight(plan, rows)
+        return plan
+
+    def _continue(self) -> list[Row]:
+        rows: list[Row] = []
+        running = list(self._roster.running)
+        for seq, n_tokens in zip(running, share(running, self._budget, self._chunk_tokens), strict=True):
+            if not n_tokens or seq.state is not State.RUNNING:
+                continue
+            n_tokens = self._room.make(seq, n_tokens)
+            if n_tokens:
+                rows.append(row_for(seq, n_tokens))
+            elif seq.state is State.RUNNING:
+                self._give_up(seq)
+        return rows
+
+    def _admit(self, budget: int) -> list[Row]:
+        rows: list[Row] = []
+        while budget and self._roster.waiting and len(self._roster.running) < self._max_sequences:
+            seq = self._roster.waiting[0]
+            n_tokens = self._gate.admit_head(budget, self._chunk_tokens)
+            if not n_tokens:
+                break
+            rows.append(row_for(seq, n_tokens))
+            budget -= n_tokens
+        return rows
+
+    def _write(self, rows: list[Row]) -> StepPlan:
+        letter = Letter()
+        for row in rows:
+            letter.write(row)
+        drained = self.cache.drain()
+        self._step += 1
+        counters = self.counters
+        counters.steps += 1
+        counters.chunks += len(rows)
+        counters.mixed_steps += 0 < sum(row.continues for row in rows) < len(rows)
+        return StepPlan(
+            step=self._step,
+            new=tuple(letter.new),
+            forget=self._endings.take_forgotten(),
+            fresh=tuple(drained.fresh),
+            tables=tuple(t for t in drained.tables if self._introduced(t.seq)),
+            copies=tuple(drained.copies),
+            chunks=tuple(letter.chunks),
+            samples=tuple(letter.samples),
+        )
+
+    def _introduced(self, seq: SeqId) -> bool:
+        """False for sequences that are over, and for those whose admission was undone before the executor saw them."""
+        found = self._roster.live.get(seq)
+        return found is not None and found.known
+
+    def commit(self, result: StepResult) -> list[Event]:
+        """Apply the result of the plan that is out. Raises ``StateError``, nothing changed, when it is no answer."""
+        if self._flight is None:
+            raise StateError(f"no plan is out, yet a result of step {result.step} came")
+        drawn = drawn_by_sequence(self._flight, result)
+        rows, self._flight = self._flight.rows, None
+        for logprobs in result.prompt_logprobs:
+            self._roster.live[logprobs.seq].note_prompt_logprobs(logprobs.start, logprobs.items)
+        events = self.take_events()
+        endings = self._endings
+        for row in rows:
+            events += [endings.bill(event, row.seq) for event in self._commit.advance(row, drawn)]
+            for child in row.children:
+                first = self._commit.spawn(row.seq, child, drawn)
+                if first is not None:
+                    events.append(endings.bill(first, child))
+                if child.finish_reason is not None:
+                    endings.close(child)
+            if row.seq.finish_reason is not None:
+                endings.close(row.seq)
+        return events
+
+    def fail(self, error: str) -> list[Event]:
+        """The plan that is out was not done: what runs ends with ``error``, its blocks return; what waits goes on."""
+        if self._flight is None:
+            raise StateError("no plan is out that could have failed")
+        flight, self._flight = self._flight, None
+        self._endings.forget_again(flight.plan.forget)
+        self.counters.failures += 1
+        events = self.take_events()
+        touched = [seq for row in flight.rows for seq in row.members]
+        touched += [seq for seq in self._roster.running if seq not in touched]
+        events += [self._endings.end(seq, "error", error) for seq in touched if seq.finish_reason is None]
+        for seq in touched:
+            self._endings.close(seq, publish=False)
+        return events
+
+    def take_events(self) -> list[Event]:
+        """Events that no result brought (a sequence that the pool could not hold)."""
+        events, self._outbox = self._outbox, []
+        return events
+
+    # --- from outside ---------------------------------------------------------------------------------------------
+
+    def abort(self, target: RequestId | SeqId) -> list[Event]:
+        """End a request (all its samples) or one sequence. Unknown or ended ones give no event."""
+        if isinstance(target, str):
+            family = list(self._roster.requests.get(target, ()))
+        else:
+            found = self._roster.live.get(target)
+            family = [found] if found else []
+        return [self._stop(seq, "abort") for seq in family if seq.finish_reason is None]
+
+    def finish(self, seq: SeqId, reason: FinishReason, keep_tokens: int) -> list[Event]:
+        """End a sequence from above (a stop string was seen), keeping its first ``keep_tokens`` output tokens."""
+        found = self._roster.live.get(seq)
+        if found is None or found.finish_reason is not None:
+            return []
+        if not 0 <= keep_tokens <= found.output_tokens:
+            raise BadValue("keep_tokens", keep_tokens, f"a count in [0, {found.output_tokens}]")
+        found.kept_tokens = keep_tokens
+        return [self._stop(found, reason)]
+
+    def preempt(self, seq: SeqId) -> bool:
+        """Send a running sequence back to the queue, between steps; False when it does not run."""
+        found = self._roster.live.get(seq)
+        if self._flight is not None or found is None or found.state is not State.RUNNING:
+            return False
+        self._room.preempt(found)
+        return True
+
+    def propose(self, seq: SeqId, drafts: tuple[int, ...]) -> bool:
+        """Guess the tokens that follow; False when it does not run. The executor must verify drafts.
+
+        A guess is kept when the very token is drawn, so outputs do not depend on drafts. Raises ``StateError`` for
+        layouts with recurrent state: what was computed for a wrong guess could not be taken back.
+        """
+        if self.layout.state_bytes:
+            raise StateError("drafts need a cache that can roll back; this model keeps recurrent state")
+        found = self._roster.live.get(seq)
+        if self._flight is not None or found is None or found.state is not State.RUNNING:
+            return False
+        found.drafts = list(drafts[: max(0, found.limit_tokens - len(found.tokens) - 1)])
+        return True
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    def _stop(self, seq: Sequence, reason: FinishReason) -> Event:
+        """End ``seq`` now; its blocks return now, or with the result when the plan that is out touches it."""
+        event = self._endings.end(seq, reason)
+        if self._flight is None or not any(seq in row.members for row in self._flight.rows):
+            self._endings.close(seq)
+        return event
+
+    def _give_up(self, seq: Sequence) -> None:
+        """Even alone, the pool cannot hold one more token of ``seq``."""
+        if seq.output_tokens:
+            self._outbox.append(self._endings.end(seq, "length"))
+        else:
+            total = self.cache.total_blocks
+            self._outbox.append(self._endings.end(seq, "error", f"the pool of {total} blocks cannot hold the prompt"))
+        self._endings.close(seq)
