@@ -36,7 +36,7 @@ class CacheConfig:
         if self.blocks is not None and self.blocks < 1:
             raise BadValue("kv_blocks", self.blocks, "a count >= 1")
         if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise BadValue("kv_memory", self.memory_bytes, "a size > 0")
+            raise BadValue("kv_memory", self.memoryread_bytes, "a size > 0")
 
     def pool_blocks(self, block_bytes: int) -> int:
         """Blocks of ``block_bytes`` in the pool. Raises ``BadValue`` when not even one fits."""
@@ -74,13 +74,15 @@ class EngineConfig:
     sched: SchedConfig = field(default_factory=SchedConfig)
 
 
-def _int(value: object) -> int:
+def read_int(value: object) -> int:
+    """A whole number, or its digits."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
     return int(value)
 
 
-def _bool(value: object) -> bool:
+def read_bool(value: object) -> bool:
+    """true/false, yes/no, on/off, 1/0."""
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if isinstance(value, bool):
         return value
@@ -89,11 +91,13 @@ def _bool(value: object) -> bool:
     raise ValueError
 
 
-def _bytes(value: object) -> int:
-    return parse_bytes(value) if isinstance(value, str) else _int(value)
+def read_bytes(value: object) -> int:
+    """A size in bytes, or words such as 2GiB."""
+    return parse_bytes(value) if isinstance(value, str) else read_int(value)
 
 
-def _text(value: object) -> str:
+def read_text(value: object) -> str:
+    """A string."""
     if not isinstance(value, str):
         raise ValueError
     return value
@@ -111,17 +115,44 @@ class Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "kv_blocks": Option("cache", "blocks", _int, "a whole number", "size of the pool in blocks"),
-    "kv_memory": Option("cache", "memory_bytes", _bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"),
-    "block_tokens": Option("cache", "block_tokens", _int, "a whole number", "tokens of a block (a power of two)"),
-    "kv_format": Option("cache", "format", _text, "a name such as f16 or f32/f16", "number format of K and V"),
-    "prefix_cache": Option("cache", "reuse", _bool, "true or false", "reuse what earlier requests computed"),
-    "token_budget": Option("sched", "token_budget", _int, "a whole number", "most tokens computed in a step"),
-    "max_sequences": Option("sched", "max_sequences", _int, "a whole number", "most sequences running at a time"),
-    "chunk_tokens": Option("sched", "chunk_tokens", _int, "a whole number", "most tokens of one sequence in a step"),
-    "context_tokens": Option("sched", "context_tokens", _int, "a whole number", "longest sequence"),
-    "order": Option("sched", "order", _text, "a name", "which sequence goes first"),
+    "kv_blocks": Option("cache", "blocks", read_int, "a whole number", "size of the pool in blocks"),
+    "kv_memory": Option("cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"),
+    "block_tokens": Option("cache", "block_tokens", read_int, "a whole number", "tokens of a block (a power of two)"),
+    "kv_format": Option("cache", "format", read_text, "a name such as f16 or f32/f16", "number format of K and V"),
+    "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
+    "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step"),
+    "max_sequences": Option("sched", "max_sequences", read_int, "a whole number", "most sequences running at a time"),
+    "chunk_tokens": Option("sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"),
+    "context_tokens": Option("sched", "context_tokens", read_int, "a whole number", "longest sequence"),
+    "order": Option("sched", "order", read_text, "a name", "which sequence goes first"),
 }
+
+
+Given = tuple[Any, str, int]
+"""A value, the name of the source it came from, and that source's rank."""
+
+
+def gather(
+    options: Mapping[str, Option],
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: Path | str | None = None,
+    *,
+    other_env: tuple[str, ...] = (),
+) -> dict[str, Given]:
+    """Read every knob of ``options`` from flags (None: not given), environment and a TOML file; the stronger wins.
+
+    Raises ``BadValue`` with name, value and source; an unknown name is refused with the nearest known one. Names in
+    ``other_env`` belong to someone else.
+    """
+    merged: dict[str, Given] = {}
+    if toml_path is not None:
+        path = Path(toml_path)
+        _merge(options, merged, _read_toml(path), f"the file {path}", 0)
+    found = {k: v for k, v in (env or {}).items() if k.startswith(ENV_PREFIX) and k not in other_env}
+    _merge(options, merged, {k[len(ENV_PREFIX) :].lower(): v for k, v in found.items()}, "the environment", 1)
+    _merge(options, merged, {k: v for k, v in (flags or {}).items() if v is not None}, "a flag", 2)
+    return merged
 
 
 def from_sources(
@@ -131,18 +162,13 @@ def from_sources(
     *,
     other_env: tuple[str, ...] = (),
 ) -> EngineConfig:
-    """Merge flags (None: not given), environment and a TOML file into one config.
+    """The engine's config from flags, environment and a TOML file. Raises what ``gather`` raises."""
+    return engine_config(gather(OPTIONS, flags, env, toml_path, other_env=other_env))
 
-    Raises ``BadValue`` with name, value and source; an unknown name is refused with the nearest known one. Names in
-    ``other_env`` belong to someone else.
-    """
-    merged: dict[str, tuple[Any, str, int]] = {}
-    if toml_path is not None:
-        path = Path(toml_path)
-        _merge(merged, _read_toml(path), f"the file {path}", 0)
-    found = {k: v for k, v in (env or {}).items() if k.startswith(ENV_PREFIX) and k not in other_env}
-    _merge(merged, {k[len(ENV_PREFIX) :].lower(): v for k, v in found.items()}, "the environment", 1)
-    _merge(merged, {k: v for k, v in (flags or {}).items() if v is not None}, "a flag", 2)
+
+def engine_config(gathered: Mapping[str, Given]) -> EngineConfig:
+    """The engine's part of gathered values. Raises ``BadValue`` naming the source of a value out of range."""
+    merged = {name: given for name, given in gathered.items() if name in OPTIONS}
     _settle_pool_size(merged)
     sections: dict[str, dict[str, Any]] = {"cache": {}, "sched": {}}
     for name, (value, _, _) in merged.items():
@@ -162,20 +188,26 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise BadValue("config", str(path), f"a readable TOML file ({error})") from error
 
 
-def _merge(merged: dict[str, tuple[Any, str, int]], given: Mapping[str, object], source: str, rank: int) -> None:
+def _merge(
+    options: Mapping[str, Option],
+    merged: dict[str, Given],
+    given: Mapping[str, object],
+    source: str,
+    rank: int,
+) -> None:
     for name, value in given.items():
-        option = OPTIONS.get(name)
+        option = options.get(name)
         if option is None:
-            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            near = difflib.get_close_matches(name, options, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise BadValue(name, value, f"a known name in {source}", remedy=f"{hint}known: {', '.join(OPTIONS)}")
+            raise BadValue(name, value, f"a known name in {source}", remedy=f"{hint}known: {', '.join(options)}")
         try:
             merged[name] = (option.read(value), source, rank)
         except (ValueError, BadValue):
             raise BadValue(name, value, option.expected, remedy=f"it comes from {source}") from None
 
 
-def _settle_pool_size(merged: dict[str, tuple[Any, str, int]]) -> None:
+def _settle_pool_size(merged: dict[str, Given]) -> None:
     """Of a size in blocks and one in bytes the stronger source wins; both from one source stay, and are refused."""
     if "kv_blocks" in merged and "kv_memory" in merged:
         blocks, memory = merged["kv_blocks"], merged["kv_memory"]

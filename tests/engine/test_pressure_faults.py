@@ -47,8 +47,8 @@ def test_f039_what_a_request_sees_does_not_depend_on_preemption():
     """Penalties are the executor's: what it needs for them (prompt, drawn tokens) it is told once and keeps."""
     knobs = {
         "plain": {},
-        "stop": {"stop_ids": tuple(range(0, 1000, 40))},
-        "barred": {"stop_ids": tuple(range(0, 1000, 40)), "sampling": Sampling(seed=3, min_tokens=25)},
+        "stop": {"stop_ids": tuple(range(0, 1000, 15))},
+        "barred": {"stop_ids": tuple(range(0, 1000, 15)), "sampling": Sampling(seed=3, min_tokens=25)},
         "echo": {"prompt_logprobs": 1, "sampling": Sampling(temperature=0.0, logprobs=3)},
         "drawn": {"sampling": Sampling(seed=11)},
     }

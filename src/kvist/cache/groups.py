@@ -14,7 +14,7 @@ from kvist.units import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Arithmetic of one group. A query at n reads blocks ``[0, sink_blocks(n))`` and ``[first_block(n), end_block(n))``."""
+    """Arithmetic of one group. A query at n reads ``[0, sink_blocks(n))``, ``[first_block(n), end_block(n))``."""
 
     id: GroupId
     tokens: int
@@ -59,7 +59,7 @@ def rules_of(layout: CacheLayout) -> tuple[GroupRule, ...]:
     """One rule per group. Raises ``StateError`` for layouts whose memory is not blocks of tokens alone."""
     if layout.state_blocks:
         raise StateError(
-            f"the model keeps {layout.state_bytes} bytes of recurrent state per sequence and the cache has no snapshots",
+            f"the model keeps {layout.state_bytes} bytes of recurrent state a sequence and the cache has no snapshots",
             remedy="use a model without recurrent layers",
         )
     if not layout.groups:

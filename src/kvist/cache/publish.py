@@ -27,3 +27,4 @@ def publish(tree: Tree, tenancy: Tenancy, tokens: Sequence[int], *, tail: bool =
     if tail and computed > end:
         node = tree.insert_tail(node, end, pack_tokens(tokens[end:computed]), ids)
     tree.touch(node)
+    tree.prune(node)

@@ -85,8 +85,7 @@ def _cut(tree: Tree, node: Node, need: int, *, force: bool) -> tuple[int, bool]:
         parent = node.parent
         gone = tree.trim(node, keep)
         assert gone == freed, "counted what was freed"
-        if not node.alive:
-            tree.prune(parent)
+        tree.prune(node if node.alive else parent)
     return freed, blocked
 
 
@@ -109,12 +108,10 @@ def _sweep(tree: Tree, node: Node, need: int, stage: int) -> int:
                 if ids[i] != NULL_BLOCK and refs[ids[i]] == 1:
                     freed += tree.tombstone(node, rule, i)
         node.swept += 1
-    if node.swept < spans:
-        tree.queue.push(node, stage)
-        return freed
-    node.swept = 0
-    if stage == SURPLUS:
-        tree.queue.push(node, ENDS)
-    elif not node.children:
-        tree.prune(node)
+    more = node.swept < spans
+    if not more:
+        node.swept = 0
+    if more or stage == SURPLUS:
+        tree.queue.push(node, stage if more else ENDS)
+    tree.prune(node)
     return freed

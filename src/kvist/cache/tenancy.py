@@ -33,7 +33,9 @@ class Tenancy:
         "space", "span_tokens", "tables",
     )  # fmt: skip
 
-    def __init__(self, seq: SeqId, space: Space, rules: tuple[GroupRule, ...], span_tokens: int, *, reuse: bool) -> None:
+    def __init__(
+        self, seq: SeqId, space: Space, rules: tuple[GroupRule, ...], span_tokens: int, *, reuse: bool
+    ) -> None:
         self.seq = seq
         self.space = space
         self.rules = rules
@@ -63,7 +65,7 @@ class Tenancy:
         return [max(0, rule.end_block(end_tokens) - len(table.ids)) for rule, table in pairs]
 
     def to_copy(self, end_tokens: int, pool: Pool) -> list[tuple[BlockTable, int]]:
-        """Entries of the open span that others refer to: to be copied before the sequence writes up to ``end_tokens``."""
+        """Entries of the open span that others refer to: copied before the sequence writes up to ``end_tokens``."""
         computed = self.computed
         if self.private_from <= computed or end_tokens <= computed:
             return []

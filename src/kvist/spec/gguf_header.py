@@ -235,13 +235,19 @@ def _parse(cursor: _Cursor, path: Path) -> Header:
     return Header(path, version, values, tensors, data_start, cursor.end)
 
 
+def parse_header(data: bytes | mmap.mmap, path: str | Path) -> Header:
+    """Check the bytes of a whole file; ``path`` is where lazily read parts come from. Raises ``CorruptFile``."""
+    return _parse(_Cursor(data, Path(path)), Path(path))
+
+
 def read_header(path: str | Path) -> Header:
     """Read and check a GGUF header. Raises ``CorruptFile``."""
     path = Path(path)
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse(_Cursor(data, path), path)
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                raise CorruptFile(f"{path.name} is empty", remedy="download it again")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return parse_header(data, path)
     except OSError as error:
         raise CorruptFile(f"{path} cannot be read: {error.strerror}", remedy="check the path") from error
-    except ValueError as error:  # an empty file cannot be mapped
-        raise CorruptFile(f"{path.name} is empty", remedy="download it again") from error

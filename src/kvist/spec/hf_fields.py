@@ -14,7 +14,7 @@ from typing import Final
 
 from kvist.errors import CorruptFile, MissingField
 
-MAX_LAYERS: Final = 10_000
+MAX_LAYERS: Final = 2048
 MAX_INT: Final = 1 << 40
 
 

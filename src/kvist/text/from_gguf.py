@@ -37,11 +37,10 @@ def from_gguf(source: str | Path | gguf.GGUFReader) -> Tokenizer:
             f"{name} has no tokenizer.ggml.model or no tokenizer.ggml.tokens",
             remedy="convert the model again with its tokenizer, or load the tokenizer from a folder",
         )
-    if meta["model"] not in _BUILDERS:
-        raise UnknownArchitecture(
-            str(meta["model"]), tuple(_BUILDERS), source=f"vocabulary, tokenizer.ggml.model in {name}"
-        )
-    return _Metadata(meta, name).build(_BUILDERS[meta["model"]])
+    model = str(meta["model"])
+    if model not in _BUILDERS:
+        raise UnknownArchitecture(model, tuple(_BUILDERS), source=f"vocabulary, tokenizer.ggml.model in {name}")
+    return _Metadata(meta, name).build(_BUILDERS[model])
 
 
 class _Metadata:
@@ -87,11 +86,7 @@ class _Metadata:
         return [(merge[:at], merge[at + 1 :]) for merge, at in cuts]
 
     def build(self, builder: Callable[[_Metadata], tuple[tokenizers.Tokenizer, bool]]) -> Tokenizer:
-        try:
-            backend, add_bos = builder(self)
-        except (ValueError, TypeError) as error:
-            what = f"{self.name}: the vocabulary is inconsistent: {error}"
-            raise CorruptFile(what, remedy="download the file again") from error
+        backend, add_bos = builder(self)
         _add_tokens(self, backend)
         bos_id = self.id_at("bos_token_id")
         add_bos = self.meta.get("add_bos_token", add_bos)
@@ -116,17 +111,14 @@ def _adds_space(of: _Metadata) -> bool:
 
 
 def _byte_level(of: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models
-
     if "pre" not in of.meta:
         raise MissingField(
             ("tokenizer.ggml.pre",),
             source=of.name,
             remedy="the file is older than April 2024: convert the model again, or load its tokenizer from a folder",
         )
-    rule = pre_rule(of.meta["pre"], source=of.name)
-    backend = Backend(models.BPE(of.vocabulary(), of.merges(), ignore_merges=rule.whole_words))
+    rule = pre_rule(str(of.meta["pre"]), source=of.name)
+    backend = _bpe(of, of.merges(), ignore_merges=rule.whole_words)
     rule.install(backend)
     return backend, rule.add_bos
 
@@ -152,16 +144,25 @@ def _merged_raw(of: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
 
 
 def _on_raw_text(of: _Metadata, merges: list[tuple[str, str]], *, adds_space: bool) -> tokenizers.Tokenizer:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models, normalizers
+    from tokenizers import normalizers
 
     unknown = of.id_at("unknown_token_id")
     unk_token = None if unknown is None else of.pieces[unknown]
-    model = models.BPE(of.vocabulary(), merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
-    backend = Backend(model)
+    backend = _bpe(of, merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
     spaces = normalizers.Replace(" ", "\u2581")
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if adds_space else spaces
     return backend
+
+
+def _bpe(of: _Metadata, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    try:
+        return Backend(models.BPE(of.vocabulary(), merges, **options))
+    except Exception as error:  # the library raises bare Exception
+        what = f"{of.name}: the vocabulary is inconsistent: {error}"
+        raise CorruptFile(what, remedy="download the file again") from error
 
 
 def _add_tokens(of: _Metadata, backend: tokenizers.Tokenizer) -> None:

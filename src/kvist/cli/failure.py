@@ -1,0 +1,29 @@
+"""How a command fails: one line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from kvist.errors import KvistError
+
+
+def exit_with(error: Exception) -> NoReturn:
+    """Print what went wrong and leave with the error's code. ``KVIST_TRACE=1`` shows where it came from."""
+    if os.environ.get("KVIST_TRACE"):
+        raise error
+    if isinstance(error, KvistError):
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    if isinstance(error, ModuleNotFoundError):
+        print(f"error: {error}; install what runs models: pip install 'kvist[demo]'", file=sys.stderr)
+        sys.exit(1)
+    if isinstance(error, OSError):
+        print(f"error: {error}; check the path and its permissions", file=sys.stderr)
+        sys.exit(1)
+    print(
+        f"error: {type(error).__name__}: {error}; this is a bug in kvist: run again with KVIST_TRACE=1 and report it",
+        file=sys.stderr,
+    )
+    sys.exit(1)

@@ -1,0 +1,172 @@
+"""The options that commands share: each is a flag, an environment variable and a TOML key, said once in a table.
+
+Flags win over ``KVIST_*`` variables, those over the file that ``--config`` names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kvist.config import (
+    OPTIONS,
+    EngineConfig,
+    Option,
+    engine_config,
+    gather,
+    read_bool,
+    read_bytes,
+    read_int,
+    read_text,
+)
+from kvist.errors import BadValue
+
+if TYPE_CHECKING:
+    from kvist.runtime.llm import Ask
+
+TRACE_ENV: Final = "KVIST_TRACE"
+OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
+"""Variables that are not options of a run."""
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    return float(value)
+
+
+def _bias(value: object) -> tuple[tuple[int, float], ...]:
+    """``"12=-5,40=2.5"`` -> ((12, -5.0), (40, 2.5))."""
+    pairs = [part.split("=") for part in read_text(value).split(",") if part.strip()]
+    return tuple((int(token), float(bias)) for token, bias in pairs)
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(s, str) for s in listed):
+        raise ValueError
+    return tuple(listed)
+
+
+RUN: Final[dict[str, Option]] = {
+    "model": Option("run", "model", read_text, "a path", "a GGUF file or a Hugging Face folder (default: the packaged SmolLM2)"),
+    "dtype": Option("run", "dtype", read_text, "f32 or bf16", "type of the weights in memory: f32 or bf16"),
+    "attention": Option("run", "attention", read_text, "a name", "attention kernel: best, native or reference"),
+    "numerics": Option("run", "numerics", read_text, "fast or invariant", "fast, or invariant: answers independent of neighbours"),
+    "threads": Option("run", "threads", read_int, "a whole number", "threads (0: one per core)"),
+    "poison": Option("run", "poison", read_bool, "true or false", "fill void blocks with NaN, to find stale reads"),
+    "max_tokens": Option("ask", "max_tokens", read_int, "a whole number", "most new tokens"),
+    "n": Option("ask", "n", read_int, "a whole number", "answers per prompt"),
+    "stop": Option("ask", "stop", _stops, "a string, or a list of them", "end at this string, not shown (repeatable)"),
+    "ignore_eos": Option("ask", "ignore_eos", read_bool, "true or false", "go on past the end-of-text token"),
+    "temperature": Option("sampling", "temperature", _number, "a number", "0 is greedy"),
+    "top_k": Option("sampling", "top_k", read_int, "a whole number", "draw from the k likeliest (0: all)"),
+    "top_p": Option("sampling", "top_p", _number, "a number", "draw from the likeliest that together reach p"),
+    "min_p": Option("sampling", "min_p", _number, "a number", "draw from those at least p times as likely as the best"),
+    "repetition_penalty": Option("sampling", "repetition_penalty", _number, "a number", "divide logits of tokens seen (1: off)"),
+    "presence_penalty": Option("sampling", "presence_penalty", _number, "a number", "subtract once for tokens already written"),
+    "frequency_penalty": Option("sampling", "frequency_penalty", _number, "a number", "subtract per time a token was written"),
+    "logit_bias": Option("sampling", "logit_bias", _bias, "ID=BIAS,ID=BIAS", "add to the logits of token ids: ID=BIAS,..."),
+    "seed": Option("sampling", "seed", read_int, "a whole number", "seed of the sampler"),
+    "logprobs": Option("sampling", "logprobs", read_int, "a whole number", "report log-probabilities and that many alternatives"),
+}  # fmt: skip
+
+ALL: Final = RUN | OPTIONS
+RUN_PANEL: Final = "Model and kernels"
+ASK_PANEL: Final = "Sampling"
+ENGINE_PANEL: Final = "Cache and scheduler"
+
+
+_METAVAR: Final = {read_int: "INT", _number: "NUMBER", read_bytes: "SIZE", _stops: "TEXT", _bias: "ID=BIAS,..."}
+
+
+def _option(name: str, panel: str) -> Any:
+    option = ALL[name]
+    flag = "--" + name.replace("_", "-")
+    text = f"{option.help} (env KVIST_{name.upper()})"
+    flags = (f"{flag}/--no-{name.replace('_', '-')}",) if option.read is read_bool else (flag,)
+    extra = ("-m",) if name == "model" else ()
+    metavar = None if option.read is read_bool else _METAVAR.get(option.read, "NAME")
+    return typer.Option(*flags, *extra, help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
+
+
+Model = Annotated[str | None, _option("model", RUN_PANEL)]
+Dtype = Annotated[str | None, _option("dtype", RUN_PANEL)]
+Attention = Annotated[str | None, _option("attention", RUN_PANEL)]
+Numerics = Annotated[str | None, _option("numerics", RUN_PANEL)]
+Threads = Annotated[str | None, _option("threads", RUN_PANEL)]
+Poison = Annotated[bool | None, _option("poison", RUN_PANEL)]
+MaxTokens = Annotated[str | None, _option("max_tokens", ASK_PANEL)]
+Stop = Annotated[list[str] | None, _option("stop", ASK_PANEL)]
+IgnoreEos = Annotated[bool | None, _option("ignore_eos", ASK_PANEL)]
+Temperature = Annotated[str | None, _option("temperature", ASK_PANEL)]
+TopK = Annotated[str | None, _option("top_k", ASK_PANEL)]
+TopP = Annotated[str | None, _option("top_p", ASK_PANEL)]
+MinP = Annotated[str | None, _option("min_p", ASK_PANEL)]
+RepetitionPenalty = Annotated[str | None, _option("repetition_penalty", ASK_PANEL)]
+PresencePenalty = Annotated[str | None, _option("presence_penalty", ASK_PANEL)]
+FrequencyPenalty = Annotated[str | None, _option("frequency_penalty", ASK_PANEL)]
+LogitBias = Annotated[str | None, _option("logit_bias", ASK_PANEL)]
+Seed = Annotated[str | None, _option("seed", ASK_PANEL)]
+Logprobs = Annotated[str | None, _option("logprobs", ASK_PANEL)]
+N = Annotated[str | None, _option("n", ASK_PANEL)]
+KvFormat = Annotated[str | None, _option("kv_format", ENGINE_PANEL)]
+KvMemory = Annotated[str | None, _option("kv_memory", ENGINE_PANEL)]
+KvBlocks = Annotated[str | None, _option("kv_blocks", ENGINE_PANEL)]
+BlockTokens = Annotated[str | None, _option("block_tokens", ENGINE_PANEL)]
+PrefixCache = Annotated[bool | None, _option("prefix_cache", ENGINE_PANEL)]
+TokenBudget = Annotated[str | None, _option("token_budget", ENGINE_PANEL)]
+MaxSequences = Annotated[str | None, _option("max_sequences", ENGINE_PANEL)]
+ChunkTokens = Annotated[str | None, _option("chunk_tokens", ENGINE_PANEL)]
+ContextTokens = Annotated[str | None, _option("context_tokens", ENGINE_PANEL)]
+Order = Annotated[str | None, _option("order", ENGINE_PANEL)]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="KVIST_CONFIG", help="A TOML file with any of these options.", show_default=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a command runs with, every source merged. ``asked`` and ``sampling`` hold what was given, unchecked."""
+
+    model: str | None = None
+    dtype: str = "f32"
+    attention: str = "best"
+    numerics: Any = "fast"
+    threads: int = 0
+    poison: bool = False
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def ask(self, **defaults: Any) -> Ask:
+        """The request's part, checked. ``defaults`` are sampling fields that nobody set. Raises ``BadValue``."""
+        from kvist.runtime.llm import Ask
+        from kvist.spec.sampling import Sampling
+
+        given = dict(self.asked)
+        if given.get("max_tokens", 1) < 1:
+            raise BadValue("max_tokens", given["max_tokens"], "a count >= 1", remedy="ask for at least one token")
+        if given.get("n", 1) < 1:
+            raise BadValue("n", given["n"], "a count >= 1")
+        return Ask(**given, sampling=Sampling(**{"temperature": 0.0, **defaults, **self.sampling}))
+
+
+def resolve(params: Mapping[str, Any]) -> Settings:
+    """Merge a command's parameters with the environment and the config file. Raises ``BadValue``."""
+    flags = {name: value for name, value in params.items() if name in ALL and value not in ([], ())}
+    gathered = gather(ALL, flags, os.environ, params.get("config"), other_env=OTHERS)
+    values = {name: value for name, (value, _, _) in gathered.items()}
+    asked = {n: v for n, v in values.items() if n in RUN and RUN[n].section == "ask"}
+    return Settings(
+        **{n: v for n, v in values.items() if n in RUN and RUN[n].section == "run"},
+        engine=engine_config(gathered),
+        asked=asked,
+        sampling={n: v for n, v in values.items() if n in RUN and RUN[n].section == "sampling"},
+    )

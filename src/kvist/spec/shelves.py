@@ -1,0 +1,60 @@
+"""What stands on the shelves, without torch: descriptors of policy variants. Implementations bind to them by name.
+
+The planner, the simulator and the config read these; a test compares them with the registries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kvist.errors import BadValue
+
+ShelfName = Literal["kernels/attention", "kernels/codec", "cache/evict", "sched/order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant of one shelf.
+
+    ``knobs`` are (name, meaning) pairs of its dataclass fields. ``exact``: results equal the reference's, bit for bit
+    for codecs and policies, within the numerics class for kernels. ``can_rollback``: it works when drafts are cut
+    again. ``depends``: what a result depends on beyond the tokens before it (``nothing``, ``query``...). ``needs``:
+    what must be present (a device, an instruction set, a package).
+    """
+
+    name: str
+    shelf: ShelfName
+    summary: str
+    knobs: tuple[tuple[str, str], ...] = ()
+    exact: bool = True
+    can_rollback: bool = True
+    depends: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+ATTENTION: Final = (
+    Variant("reference", "kernels/attention", "plain torch, the judge of all others", needs=("torch",)),
+    Variant("native", "kernels/attention", "C++ SIMD on the CPU", needs=("torch", "native extension")),
+)
+
+CODECS: Final = (
+    Variant("f32", "kernels/codec", "rows as float32", needs=("torch",)),
+    Variant("f16", "kernels/codec", "rows rounded to float16", exact=False, needs=("torch",)),
+    Variant("bf16", "kernels/codec", "rows rounded to bfloat16", exact=False, needs=("torch",)),
+)
+
+EVICT: Final = (Variant("lru", "cache/evict", "the block unused for longest goes first"),)
+
+ORDER: Final = (Variant("fcfs", "sched/order", "first come, first served"),)
+
+VARIANTS: Final = (*ATTENTION, *CODECS, *EVICT, *ORDER)
+"""Every variant of every shelf that has some."""
+
+
+def variant(shelf: ShelfName, name: str) -> Variant:
+    """Look a variant up. Raises ``BadValue`` naming what there is."""
+    for found in VARIANTS:
+        if found.shelf == shelf and found.name == name:
+            return found
+    raise BadValue(shelf, name, f"one of {', '.join(v.name for v in VARIANTS if v.shelf == shelf)}")
