@@ -36,7 +36,7 @@ class CacheConfig:
         if self.blocks is not None and self.blocks < 1:
             raise BadValue("kv_blocks", self.blocks, "a count >= 1")
         if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise BadValue("kv_memory", self.memoryread_bytes, "a size > 0")
+            raise BadValue("kv_memory", self.memory_bytes, "a size > 0")
 
     def pool_blocks(self, block_bytes: int) -> int:
         """Blocks of ``block_bytes`` in the pool. Raises ``BadValue`` when not even one fits."""
@@ -116,13 +116,17 @@ class Option:
 
 OPTIONS: Final[dict[str, Option]] = {
     "kv_blocks": Option("cache", "blocks", read_int, "a whole number", "size of the pool in blocks"),
-    "kv_memory": Option("cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"),
+    "kv_memory": Option(
+        "cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"
+    ),
     "block_tokens": Option("cache", "block_tokens", read_int, "a whole number", "tokens of a block (a power of two)"),
     "kv_format": Option("cache", "format", read_text, "a name such as f16 or f32/f16", "number format of K and V"),
     "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
     "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step"),
     "max_sequences": Option("sched", "max_sequences", read_int, "a whole number", "most sequences running at a time"),
-    "chunk_tokens": Option("sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"),
+    "chunk_tokens": Option(
+        "sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"
+    ),
     "context_tokens": Option("sched", "context_tokens", read_int, "a whole number", "longest sequence"),
     "order": Option("sched", "order", read_text, "a name", "which sequence goes first"),
 }

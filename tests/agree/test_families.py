@@ -28,6 +28,15 @@ transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny products: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
     return tmp_path_factory.mktemp("families")

@@ -3,11 +3,17 @@
 from random import Random
 
 import pytest
+
+from kvist.config import EngineConfig, SchedConfig
+from kvist.engine.assemble import assemble
+from kvist.errors import BadValue, KvistError
+from kvist.sim.clock import VirtualClock
+from kvist.sim.memory import PaperFault
 from paperwork import (
-    B,
     EOS,
     LAYOUTS,
     SLOW,
+    B,
     Outcome,
     ask,
     books,
@@ -18,12 +24,6 @@ from paperwork import (
     same_as_alone,
     words,
 )
-
-from kvist.config import EngineConfig, SchedConfig
-from kvist.engine.assemble import assemble
-from kvist.errors import BadValue, KvistError
-from kvist.sim.clock import VirtualClock
-from kvist.sim.memory import PaperFault
 
 
 @pytest.mark.parametrize("layout", ["full", "hybrid"])

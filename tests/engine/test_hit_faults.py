@@ -5,9 +5,11 @@ every slot was right, not merely that tokens agreed.
 """
 
 import pytest
+
+from kvist.errors import PoolTooSmall
 from paperwork import (
-    B,
     LAYOUTS,
+    B,
     alone,
     ask,
     books,
@@ -18,8 +20,6 @@ from paperwork import (
     same_as_alone,
     words,
 )
-
-from kvist.errors import PoolTooSmall
 
 HYBRIDS = tuple(LAYOUTS)
 
@@ -123,12 +123,11 @@ def test_f021_each_token_is_written_once_to_its_own_slot(cached_blocks):
         log = recorded(p)
         (seq,) = p.engine.add(ask("r", prompt, 1))
         written: dict[tuple[int, int], int] = {}
-        (group,) = LAYOUTS["full"].groups
 
-        def note(plan, seq=seq, written=written, p=p):
+        def note(plan, seq=seq, written=written, memory=log.inner.memory):
             for c in plan.chunks:
                 for position in range(c.start, c.end):
-                    slot = log.inner.memory.place(seq, group, position)
+                    slot = memory.place(seq, LAYOUTS["full"].groups[0], position)
                     assert slot[1] == position % B
                     assert slot not in written, f"{slot} was written for {written[slot]}, now for {position}"
                     written[slot] = position

@@ -1,10 +1,10 @@
 """Faults under memory pressure: preemption, resumption, tiny pools (shared/cases/faults.md)."""
 
 import pytest
-from paperwork import B, LAYOUTS, MODEL, ask, computed_of, drive, paper, recorded, same_as_alone, words
 
 from kvist.errors import PoolTooSmall
 from kvist.spec.sampling import Sampling
+from paperwork import LAYOUTS, MODEL, B, ask, computed_of, drive, paper, recorded, same_as_alone, words
 
 
 def pressed(n_requests=8, prompt=64, n_out=200, share=1.5, **more):
@@ -39,7 +39,9 @@ def test_f038_preempted_at_every_moment(layout):
                 assert q.engine.scheduler.preempt(0)
 
         out = drive(p, request, each_step=shove)
-        assert [(e.token, e.logprob, e.index) for e in out.events] == [(e.token, e.logprob, e.index) for e in calm.events]
+        assert [(e.token, e.logprob, e.index) for e in out.events] == [
+            (e.token, e.logprob, e.index) for e in calm.events
+        ]
         assert out.usage("r").preemptions == 1
 
 

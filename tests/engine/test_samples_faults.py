@@ -1,9 +1,9 @@
 """Several samples of one prompt: computed once, forked, independent ever after."""
 
 import pytest
-from paperwork import B, LAYOUTS, MODEL, Outcome, ask, check, computed_of, drive, paper, recorded, same_as_alone, words
 
 from kvist.spec.sampling import Sampling
+from paperwork import LAYOUTS, MODEL, B, Outcome, ask, check, computed_of, drive, paper, recorded, same_as_alone, words
 
 DRAWN = Sampling(temperature=1.0, seed=40)
 

@@ -1,11 +1,11 @@
 """The shelf of orders."""
 
 import pytest
-from paperwork import ask
 
 from kvist.errors import BadValue
 from kvist.sched.order.registry import load, names
 from kvist.sched.sequence import Sequence
+from paperwork import ask
 
 
 def seq(arrival, priority=0, preemptions=0, sample=0):

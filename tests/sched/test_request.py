@@ -1,10 +1,10 @@
 """What may be asked, and how long it may become."""
 
 import pytest
-from paperwork import B, LAYOUTS, ask, words
 
 from kvist.errors import BadValue, PoolTooSmall, PromptTooLong
 from kvist.sched.limits import Limits
+from paperwork import LAYOUTS, B, ask, words
 
 
 @pytest.mark.parametrize(

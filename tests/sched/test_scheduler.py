@@ -1,7 +1,6 @@
 """The scheduler's decisions, read from its letters."""
 
 import pytest
-from paperwork import B, GREEDY, LAYOUTS, MODEL, Outcome, ask, drive, paper, recorded, words
 
 from kvist.cache.cache import Cache
 from kvist.errors import BadValue, StateError
@@ -9,6 +8,7 @@ from kvist.sched.order.fcfs import Fcfs
 from kvist.sched.scheduler import Scheduler
 from kvist.spec.sampling import Sampling
 from kvist.step import Sampled, StepResult
+from paperwork import GREEDY, LAYOUTS, MODEL, B, Outcome, ask, drive, paper, recorded, words
 
 
 def scheduler(blocks=64, budget=64, **more):
@@ -69,7 +69,11 @@ def test_one_plan_at_a_time_and_only_its_own_answer():
     plan = s.plan()
     with pytest.raises(StateError):
         s.plan()
-    for wrong in (StepResult(plan.step + 1), StepResult(plan.step), StepResult(plan.step, answer(plan).sampled, epoch=3)):
+    for wrong in (
+        StepResult(plan.step + 1),
+        StepResult(plan.step),
+        StepResult(plan.step, answer(plan).sampled, epoch=3),
+    ):
         with pytest.raises(StateError):
             s.commit(wrong)
     assert s.commit(answer(plan))[0].token == 5
@@ -108,17 +112,17 @@ def test_chunk_tokens_leaves_room_for_small_ones_behind_a_long_prompt():
     (small,) = p.engine.add(ask("small", words(8, 2), 2))
     drive(p)
     assert any(c.seq == small for c in log.plans[0].chunks)
-    assert max(end - start for start, end in [(c.start, c.end) for q in log.plans for c in q.chunks if c.seq == long]) == 16
+    assert (
+        max(end - start for start, end in [(c.start, c.end) for q in log.plans for c in q.chunks if c.seq == long])
+        == 16
+    )
 
 
 def test_priority_goes_first_and_is_preempted_last():
     p = paper(blocks=200, budget=16, sequences=2)
-    order = []
     for name, priority in (("a", 0), ("b", 0), ("c", 5)):
         p.engine.add(ask(name, words(20, hash(name) % 97), 4, priority=priority))
-    for event in p.engine.run():
-        if event.finish_reason:
-            order.append(event.request)
+    order = [event.request for event in p.engine.run() if event.finish_reason]
     assert order[0] == "c"
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from paperwork import B, LAYOUTS, Outcome, ask, drive, paper, recorded, words
 
 from kvist.errors import BadValue
 from kvist.ids import NULL_BLOCK
@@ -11,6 +10,7 @@ from kvist.sim.draws import Cell, PaperModel, extend, mix
 from kvist.sim.memory import PaperFault
 from kvist.spec.sampling import Sampling
 from kvist.step import NewSequence
+from paperwork import LAYOUTS, B, Outcome, ask, drive, paper, recorded, words
 
 
 class Forger:

@@ -1,12 +1,12 @@
 """Traces in virtual time, and the table of costs."""
 
 import pytest
-from paperwork import B, ask, paper, words
 
 from kvist.cost.table import CostTable
 from kvist.errors import BadValue, PoolTooSmall
 from kvist.sim.clock import VirtualClock
 from kvist.sim.run import Arrival, replay
+from paperwork import B, ask, paper, words
 
 
 def trace(n=12, gap_s=0.004, shared=3 * B):
@@ -60,7 +60,9 @@ def test_tables_interpolate_and_prolong():
     assert CostTable.linear(1.0, 2.0, 3.0).step_s(5, 7) == pytest.approx(1 + 10 + 21)
 
 
-@pytest.mark.parametrize("tokens,seconds", [((1,), (1.0,)), ((1, 2), (1.0,)), ((2, 1), (1.0, 2.0)), ((1, 1), (1.0, 2.0))])
+@pytest.mark.parametrize(
+    "tokens,seconds", [((1,), (1.0,)), ((1, 2), (1.0,)), ((2, 1), (1.0, 2.0)), ((1, 1), (1.0, 2.0))]
+)
 def test_bad_tables_are_refused(tokens, seconds):
     with pytest.raises(BadValue):
         CostTable(tokens, seconds)

@@ -7,15 +7,6 @@ from tiny_vocab import byte_level, sentencepiece, write_gguf
 
 from kvist.text.from_gguf import from_gguf
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
-def shared_folder(name: str) -> Path:
-    folder = SHARED / name
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: this test needs the project's shared data")
-    return folder
-
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from odd_text import ODD_TEXTS
+from text_data import ODD_TEXTS
 
 from kvist.errors import CorruptFile, MissingTokenizer, UnknownArchitecture
 from kvist.text.from_folder import from_folder

@@ -4,8 +4,7 @@ import random
 import time
 
 import pytest
-from conftest import shared_folder
-from odd_text import ODD_TEXTS
+from text_data import ODD_TEXTS, shared_folder
 from tiny_vocab import byte_level, sentencepiece, write_gguf
 
 from kvist.errors import CorruptFile, KvistError, MissingField, MissingTokenizer, UnknownArchitecture

@@ -10,55 +10,32 @@ Every change is prepared first: ``PoolFull`` and ``StateError`` leave all books 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
+from kvist.cache.answers import Admission, Drained, Match
 from kvist.cache.books import check_books
 from kvist.cache.counters import Counters, new_tally, snapshot
 from kvist.cache.evict.base import EvictPolicy
 from kvist.cache.evict.lru import Lru
 from kvist.cache.groups import rules_of
 from kvist.cache.keys import pack_tokens, space_of
+from kvist.cache.ledger import Ledger
 from kvist.cache.match import Hit
-from kvist.cache.outbox import Drained, Outbox
 from kvist.cache.pool import Pool
 from kvist.cache.publish import publish as publish_run
 from kvist.cache.queue import EvictQueue
 from kvist.cache.reclaim import evict
-from kvist.cache.table import BlockTable
 from kvist.cache.take import Take, shorten, take_of
 from kvist.cache.tenancy import Tenancy
 from kvist.cache.tree import Tree
 from kvist.errors import PoolFull, StateError
-from kvist.ids import NULL_BLOCK, BlockId, SeqId
+from kvist.ids import BlockId, SeqId
 from kvist.spec.layout import CacheLayout
 
-OFF = Hit((), 0, 0, "off")
+__all__ = ["Admission", "Cache", "Counters", "Drained", "Match"]
 
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What of a prompt is cached.
-
-    ``reason`` says why not more: ``limit`` (the caller's), ``end`` (the cached run or the prompt ends), ``diverged``
-    (another token follows), ``window`` (a window group has dropped blocks needed there), ``full`` (no block for the
-    copy of a partly matching run), ``empty`` (namespace unknown), ``off``. ``first_differing`` is the index of the
-    first token that no cached run has: past ``cached_tokens`` when a limit, a window or a full pool cut the hit.
-    """
-
-    cached_tokens: int
-    shared_blocks: int
-    copied_blocks: int
-    reason: str
-    first_differing: int
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A sequence now holds ``cached_tokens`` of its prompt; computing starts there."""
-
-    cached_tokens: int
-    match: Match
+OFF: Final = Hit((), 0, 0, "off")
 
 
 class Cache:
@@ -85,7 +62,7 @@ class Cache:
         queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
         self._tree = Tree(self._rules, self._pool, queue, self._tally, fingerprint)
         self._seqs: dict[SeqId, Tenancy] = {}
-        self._outbox = Outbox()
+        self._ledger = Ledger(self._pool, self._tree, self._tally)
         self.reuse = reuse
 
     @property
@@ -173,7 +150,8 @@ class Cache:
         for node in hit.nodes:
             node.hits += 1
         self._tree.touch(hit.nodes[-1] if hit.nodes else None)
-        self._seat(tenancy, take)
+        self._ledger.seat(tenancy, take)
+        self._seqs[tenancy.seq] = tenancy
         match = Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
         self._count(len(tokens), match)
         return Admission(hit.tokens, match)
@@ -193,21 +171,15 @@ class Cache:
             return
         to_copy = tenancy.to_copy(end_tokens, self._pool)
         growth = tenancy.growth(end_tokens)
-        fresh = iter(self._allocate(len(to_copy) + sum(growth)))
+        fresh = iter(self._ledger.allocate(len(to_copy) + sum(growth)))
         for table, index in to_copy:
-            src, dst = table.ids[index], next(fresh)
-            self._pool.pin(src)
-            self._outbox.copy(src, dst)
-            table.replace(index, dst)
-            self._release(table, [src])
-        self._tally["cow_blocks"] += len(to_copy)
-        self._tally["copied_blocks"] += len(to_copy)
+            self._ledger.replace(table, index, next(fresh))
         for table, count in zip(tenancy.tables, growth, strict=True):
             table.append(islice(fresh, count))
         if end_tokens > tenancy.computed:
             tenancy.private_from = min(tenancy.private_from, tenancy.base(tenancy.computed))
         tenancy.settle()
-        self._outbox.changed(tenancy)
+        self._ledger.changed(tenancy)
 
     def commit(self, seq: SeqId, tokens: Sequence[int], computed: int) -> None:
         """Positions ``[0, computed)`` of ``seq`` are written and accepted, with these ``tokens`` (drafts excluded).
@@ -222,8 +194,8 @@ class Cache:
             publish_run(self._tree, tenancy, tokens)
         for rule, table in zip(self._rules, tenancy.tables, strict=True):
             if rule.bounded and rule.first_block(computed) > table.null_to:
-                self._release(table, table.null(rule.first_block(computed)))
-                self._outbox.changed(tenancy)
+                self._ledger.release(table, table.null(rule.first_block(computed)))
+                self._ledger.changed(tenancy)
         tenancy.settle()
 
     def truncate(self, seq: SeqId, end_tokens: int) -> None:
@@ -236,9 +208,9 @@ class Cache:
         tenancy.check_cut(end_tokens)
         tenancy.cut(end_tokens)
         for rule, table in zip(self._rules, tenancy.tables, strict=True):
-            self._release(table, table.truncate(rule.end_block(end_tokens)))
+            self._ledger.release(table, table.truncate(rule.end_block(end_tokens)))
         tenancy.settle()
-        self._outbox.changed(tenancy)
+        self._ledger.changed(tenancy)
 
     def fork(self, parent: SeqId, child: SeqId) -> None:
         """A second sequence of the parent's committed tokens: whole spans shared, the open one copied.
@@ -256,7 +228,8 @@ class Cache:
             raise PoolFull(needed_blocks=take.copied_blocks, available_blocks=self.available_blocks)
         tenancy = Tenancy(child, old.space, self._rules, self._span, reuse=old.reuse)
         tenancy.node, tenancy.node_cuts, tenancy.published = old.node, old.node_cuts, old.published
-        self._seat(tenancy, take)
+        self._ledger.seat(tenancy, take)
+        self._seqs[tenancy.seq] = tenancy
         old.private_from = max(old.private_from, base)
 
     def release(self, seq: SeqId, tokens: Sequence[int], computed: int, *, publish: bool = True) -> None:
@@ -266,16 +239,13 @@ class Cache:
             tenancy.accept(len(tokens), computed)
             publish_run(self._tree, tenancy, tokens, tail=True)
         del self._seqs[seq]
-        self._outbox.forget(seq)
+        self._ledger.forget(seq)
         for table in tenancy.tables:
-            self._release(table, table.truncate(0))
+            self._ledger.release(table, table.truncate(0))
 
     def drain(self) -> Drained:
         """What changed since the last call, for the executor. Sources of copies are unprotected from here on."""
-        drained = self._outbox.drain()
-        for copy in drained.copies:
-            self._tree.idle(self._pool.unpin(copy.src), bounded=True, full=True)
-        return drained
+        return self._ledger.drain()
 
     def reset(self) -> int:
         """Evict every cached block; sequences keep theirs. Says how many there were."""
@@ -298,47 +268,6 @@ class Cache:
     def _find(self, tokens: Sequence[int], limit: int | None, salt: bytes, extras: tuple[bytes, ...]) -> Hit:
         most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens)))
         return self._tree.match(space_of(salt, extras), pack_tokens(tokens), most)
-
-    def _seat(self, tenancy: Tenancy, take: Take) -> None:
-        """Give a new sequence what it takes: references first, so that making room cannot evict them."""
-        pool = self._pool
-        for ids in take.shared:
-            pool.retain([b for b in ids if b != NULL_BLOCK])
-        for block in (b for ids in take.sources for b in ids if b != NULL_BLOCK):
-            pool.pin(block)
-        fresh = iter(self._allocate(take.copied_blocks))
-        tables = []
-        for rule, shared, sources in zip(self._rules, take.shared, take.sources, strict=True):
-            own = [NULL_BLOCK if block == NULL_BLOCK else next(fresh) for block in sources]
-            for src, dst in zip(sources, own, strict=True):
-                if src != NULL_BLOCK:
-                    self._outbox.copy(src, dst)
-            null_to = rule.first_block(take.tokens) if rule.bounded else 0
-            tables.append(BlockTable(tenancy.seq, rule.id, rule.sink_end, [*shared, *own], null_to))
-        self._tally["copied_blocks"] += take.copied_blocks
-        tenancy.tables = tuple(tables)
-        tenancy.computed = take.tokens
-        tenancy.private_from = tenancy.base(take.tokens)
-        tenancy.settle()
-        self._seqs[tenancy.seq] = tenancy
-        self._outbox.changed(tenancy)
-
-    def _allocate(self, n_blocks: int) -> list[BlockId]:
-        pool = self._pool
-        if n_blocks > pool.free + pool.cached:
-            raise PoolFull(needed_blocks=n_blocks, available_blocks=pool.free + pool.cached)
-        if n_blocks > pool.free:
-            evict(self._tree, n_blocks - pool.free)
-        blocks = pool.allocate(n_blocks)
-        self._outbox.fresh(blocks)
-        return blocks
-
-    def _release(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
-        """Drop a table's references, the last block's first; what only the tree holds now can be evicted."""
-        idle = self._pool.release(reversed(blocks))
-        if idle:
-            bounded = self._rules[table.group].bounded
-            self._tree.idle(idle, bounded=bounded, full=not bounded)
 
     def _count(self, query_tokens: int, match: Match) -> None:
         tally = self._tally

@@ -63,24 +63,18 @@ def _dig(tree: Tree, node: Node, need: int) -> int:
 
 def _cut(tree: Tree, node: Node, need: int, *, force: bool) -> tuple[int, bool]:
     """Cut spans from the tail until ``need`` blocks are free. Says how many are, and whether a held span stopped it."""
-    pool, refs = tree.pool, tree.pool.refs
-    gate = tree.full or tree.rules
     spans = keep = 1 if node.open else len(node.tokens) // tree.span_bytes
-    freed, blocked = 0, False
-    while keep and freed < need:
-        if not force:
-            for rule in gate:
-                k = rule.per_span
-                for block in node.blocks[rule.id][(keep - 1) * k : keep * k]:
-                    if refs[block] > 1 and block != NULL_BLOCK and pool.held(block):
-                        blocked = True
-            if blocked:
-                break
-        keep -= 1
-        for rule in tree.rules:
-            k = rule.per_span
-            for block in node.blocks[rule.id][keep * k : (keep + 1) * k]:
-                freed += block != NULL_BLOCK and refs[block] == 1
+    width = sum(rule.per_span for rule in tree.rules)
+    freed, blocked, step = 0, False, max(1, need // width)
+    while keep and freed < need and not blocked:
+        step = min(step, keep)
+        held, loose = _survey(tree, node, keep - step, keep)
+        if held and not force:
+            blocked, step = step == 1, 1
+            continue
+        keep -= step
+        freed += loose
+        step = max(1, min(step, (need - freed) // width))
     if keep < spans:
         parent = node.parent
         gone = tree.trim(node, keep)
@@ -89,25 +83,43 @@ def _cut(tree: Tree, node: Node, need: int, *, force: bool) -> tuple[int, bool]:
     return freed, blocked
 
 
+def _survey(tree: Tree, node: Node, low: int, high: int) -> tuple[bool, int]:
+    """Spans ``[low, high)`` of a node: does a sequence hold one, and how many blocks does the tree hold alone?
+
+    Spans are shared whole, so full groups tell; where there is none, any group does.
+    """
+    pool, refs = tree.pool, tree.pool.refs
+    held, loose = False, 0
+    for rule in tree.rules:
+        part = [b for b in node.blocks[rule.id][low * rule.per_span : high * rule.per_span] if b != NULL_BLOCK]
+        alone = [refs[b] for b in part].count(1)
+        loose += alone
+        if alone < len(part) and not (rule.bounded and tree.full):
+            held = held or any(pool.held(b) for b in part)
+    return held, loose
+
+
 def _sweep(tree: Tree, node: Node, need: int, stage: int) -> int:
-    """Tombstone cached blocks of window groups, span by span from the start.
+    """Tombstone cached blocks of window groups, spans from the start of the node first.
 
     ``SURPLUS`` spares what a continuation anywhere in the node's last span needs; ``ENDS`` spares nothing.
     """
     refs = tree.pool.refs
     spans = max(1, len(node.tokens) // tree.span_bytes)
     near_end = max(node.start, node.end - tree.span_tokens)
+    width = sum(rule.per_span for rule in tree.bounded)
     freed = 0
     while node.swept < spans and freed < need:
+        upto = min(spans, node.swept + max(1, (need - freed) // width))
         for rule in tree.bounded:
             ids, shift = node.blocks[rule.id], node.start // rule.tokens
-            low, high = node.swept * rule.per_span, min((node.swept + 1) * rule.per_span, len(ids))
+            low, high = node.swept * rule.per_span, min(upto * rule.per_span, len(ids))
             if stage == SURPLUS:
                 low, high = max(low, rule.sink_end - shift), min(high, rule.first_block(near_end) - shift)
-            for i in range(low, high):
-                if ids[i] != NULL_BLOCK and refs[ids[i]] == 1:
-                    freed += tree.tombstone(node, rule, i)
-        node.swept += 1
+            picks = [i for i in range(low, high) if ids[i] != NULL_BLOCK and refs[ids[i]] == 1]
+            if picks:
+                freed += tree.tombstone(node, rule, picks)
+        node.swept = upto
     more = node.swept < spans
     if not more:
         node.swept = 0

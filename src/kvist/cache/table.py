@@ -23,7 +23,7 @@ class BlockTable:
         self.sink_end = sink_end
         self.ids = list(ids)
         self.null_to = max(null_to, sink_end)
-        self._sent = 0
+        self._sent = -1  # never told: the first message goes out even when empty, the id may have been used before
         self._keep = 0
         self._sent_null_to = self.null_to
 

@@ -188,6 +188,8 @@ class Tree:
         node.parent = head
         head.attach(node.key(self.span_bytes), node)
         self.queue.add(head, bounded=True, full=True)
+        if node.barren and not node.children:
+            self.trim(node, 0)
         return head
 
     def _supersede(self, node: Node, data: bytes) -> None:
@@ -219,13 +221,15 @@ class Tree:
         node.holes -= len(gone) - len(real)
         return self._drop(real)
 
-    def tombstone(self, node: Node, rule: GroupRule, index: int) -> int:
-        """Take one block of a bounded group out of the tree; its run stays. Says how many blocks were freed."""
-        block = node.blocks[rule.id][index]
-        node.blocks[rule.id][index] = NULL_BLOCK
-        node.holes += 1
-        self.tally["tombstoned_blocks"] += 1
-        return self._drop((block,))
+    def tombstone(self, node: Node, rule: GroupRule, picks: Sequence[int]) -> int:
+        """Take blocks of a bounded group out of the tree; their run stays. Says how many blocks were freed."""
+        ids = node.blocks[rule.id]
+        gone = [ids[i] for i in picks]
+        for i in picks:
+            ids[i] = NULL_BLOCK
+        node.holes += len(gone)
+        self.tally["tombstoned_blocks"] += len(gone)
+        return self._drop(gone)
 
     def prune(self, node: Node | None) -> None:
         """Forget a childless node that has no block left, its ancestors in the same state, and an empty root."""

@@ -114,6 +114,7 @@ class Commit:
         event = take_token(child, drawn[child.id][0])
         self._counters.sampled_tokens += 1
         if child.finish_reason is not None:
+            child.cached_tokens = child.prompt_tokens
             return event
         if len(self._roster.running) < self._max_sequences and self._fork(parent, child):
             self._roster.run(child)

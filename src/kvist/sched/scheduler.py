@@ -272,15 +272,15 @@ class Scheduler:
         return True
 
     def propose(self, seq: SeqId, drafts: tuple[int, ...]) -> bool:
-        """Guess the tokens that follow; False when it does not run. The executor must verify drafts.
+        """Guess the tokens that follow. The executor must verify drafts; a guess is kept when that very token is drawn.
 
-        A guess is kept when the very token is drawn, so outputs do not depend on drafts. Raises ``StateError`` for
-        layouts with recurrent state: what was computed for a wrong guess could not be taken back.
+        False when the sequence does not run, or samples wait to fork from it. Raises ``StateError`` for layouts with
+        recurrent state: what was computed for a wrong guess could not be taken back.
         """
         if self.layout.state_bytes:
             raise StateError("drafts need a cache that can roll back; this model keeps recurrent state")
         found = self._roster.live.get(seq)
-        if self._flight is not None or found is None or found.state is not State.RUNNING:
+        if self._flight is not None or found is None or found.state is not State.RUNNING or found.siblings:
             return False
         found.drafts = list(drafts[: max(0, found.limit_tokens - len(found.tokens) - 1)])
         return True

@@ -105,7 +105,7 @@ class PaperExecutor:
 
     def _draw(self, plan: StepPlan, rows: list[list[Cell]]) -> tuple[Sampled, ...]:
         out: list[Sampled] = []
-        open_: dict[SeqId, bool] = {}
+        refused: set[SeqId] = set()  # a draft of theirs was not drawn: what follows it does not count
         for sample in plan.samples:
             chunk = plan.chunks[sample.chunk]
             known = self._known[sample.seq]
@@ -113,12 +113,12 @@ class PaperExecutor:
             at = len(known.new.prompt) + sample.index
             token, logprob = self._model.draw(cell, known.new, sample.index)
             out.append(Sampled(sample.seq, sample.index, token, logprob))
-            if open_.get(sample.seq, True):  # no draft of this sequence was refused yet
+            if sample.seq not in refused:
                 if at != len(known.cells) or cell != known.cells[-1]:
                     raise PaperFault(f"sequence {sample.seq}: output {sample.index} is drawn from {cell}")
                 extend(known.cells, (token,))
-            after = sample.row + 1
-            open_[sample.seq] = after < len(chunk.tokens) and chunk.tokens[after] == token
+            if chunk.tokens[sample.row + 1 : sample.row + 2] != (token,):
+                refused.add(sample.seq)
         return tuple(out)
 
     def _score(self, chunk: Chunk, cells: list[Cell]) -> PromptLogprobs:

@@ -53,10 +53,10 @@ def read_rope(f: Fields, head_dim: int, family: RopeFamily, layer_type: str = FU
     params, nested = _parameters(f, layer_type)
     if local and not nested:  # old style: scaling is for the global layers only
         params = Fields({}, f.source)
-    if local:
-        theta = params.number_or("rope_theta", f.assume("rope_local_base_freq", family.local_theta))
-    elif params.has("rope_theta"):
+    if params.has("rope_theta"):
         theta = params.number_or("rope_theta", family.theta)
+    elif local:
+        theta = f.assume("rope_local_base_freq", family.local_theta)
     else:
         theta = f.assume("rope_theta|rotary_emb_base", family.theta)
     rope = Rope(dim=_rotary_dim(f, params, head_dim, family), theta=theta, interleaved=family.interleaved)

@@ -84,9 +84,12 @@ def _backend(file: Path) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer as Backend
 
     try:
-        return Backend.from_file(str(file))
+        backend = Backend.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
         raise CorruptFile(f"{file} cannot be read: {error}", remedy="download the file again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def _decoder(backend: tokenizers.Tokenizer, file: Path) -> tuple[Speller, bool]:

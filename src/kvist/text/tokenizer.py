@@ -46,8 +46,6 @@ class Tokenizer:
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
-        backend.no_truncation()
-        backend.no_padding()
         self._backend = backend
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * len(vocabulary.pieces)
@@ -96,7 +94,8 @@ class Tokenizer:
     def encode(self, text: str, *, allow_special: bool = False, add_bos: bool | None = None) -> list[int]:
         """Ids of ``text``. ``add_bos`` None does what the model's own tokenizer does.
 
-        Raises ``BadValue`` for lone surrogates: they are not text and no tokenizer has ids for them.
+        Raises ``BadValue`` for lone surrogates: they are not text and no tokenizer has ids for them. What a vocabulary
+        cannot spell is left out, as the model's own tokenizer does (SmolLM2 has no token for U+0004).
         """
         return [*self._lead(add_bos), *self._run(text, special=allow_special).ids]
 

@@ -43,13 +43,32 @@ struct RowBlock {
     int head(int i) const { return (first + i) % cell.heads; }
 };
 
+// Fetches line after line of the V tiles that follow those the scores' loop has fetched.
+struct Fetcher {
+    const void* const* tile;
+    const void* const* end;
+    int bytes, at;
+
+    explicit Fetcher(const Cell& c)
+        : tile(c.v + FETCH_AHEAD),
+          end(c.v + (FETCH_AHEAD + FETCH_SOFTMAX < c.groups ? FETCH_AHEAD + FETCH_SOFTMAX : c.groups)),
+          bytes(c.value_dim * LANES * element_bytes(c.v_element)),
+          at(0) {}
+    void step() {
+        if (tile >= end) return;
+        prefetch((const char*)*tile + at);
+        if ((at += 64) >= bytes) at = 0, tile++;
+    }
+};
+
 // One score row: scale, cap, mask and find the maximum.
-float finish_scores(const Cell& c, const uint16_t* seen, float* s) {
+float finish_scores(const Cell& c, const uint16_t* seen, float* s, Fetcher& fetcher) {
     const vf scale = splat(c.scale), minus_inf = splat(-__builtin_inff());
     const vf cap = splat(c.softcap), inverse_cap = splat(c.softcap != 0 ? 1 / c.softcap : 0);
     vf m = minus_inf;
     for (int g = 0; g < c.groups; g++) {
         if (!seen[g]) continue;
+        fetcher.step();
         for (int j = 0; j < GROUP_VECTORS; j++) {
             float* at = s + g * LANES + j * W;
             vf x = load(at) * scale;
@@ -63,11 +82,12 @@ float finish_scores(const Cell& c, const uint16_t* seen, float* s) {
 }
 
 // exp(score - max) in place; returns their sum. Masked lanes hold -inf and become 0.
-float exponentiate(const Cell& c, const uint16_t* seen, float* s, float max) {
+float exponentiate(const Cell& c, const uint16_t* seen, float* s, float max, Fetcher& fetcher) {
     const vf m = splat(max);
     vf total = {};
     for (int g = 0; g < c.groups; g++) {
         if (!seen[g]) continue;
+        fetcher.step();
         for (int j = 0; j < GROUP_VECTORS; j++) {
             float* at = s + g * LANES + j * W;
             vf p = exponential(load(at) - m);
@@ -79,10 +99,11 @@ float exponentiate(const Cell& c, const uint16_t* seen, float* s, float max) {
 }
 
 void softmax(RowBlock& b) {
+    Fetcher fetcher(b.cell);
     for (int i = 0; i < b.n; i++) {
         const uint16_t* seen = b.cell.seen[b.row(i)];
-        b.max[i] = finish_scores(b.cell, seen, b.scores[i]);
-        b.total[i] = exponentiate(b.cell, seen, b.scores[i], b.max[i]);
+        b.max[i] = finish_scores(b.cell, seen, b.scores[i], fetcher);
+        b.total[i] = exponentiate(b.cell, seen, b.scores[i], b.max[i], fetcher);
     }
 }
 
@@ -115,7 +136,7 @@ void weigh_all(RowBlock& b) {
     for (int g = 0; g < c.groups; g++) {
         all[g] = 0xffff, any[g] = 0;
         for (int r = first; r <= last; r++) all[g] &= c.seen[r][g], any[g] |= c.seen[r][g];
-        ahead[g] = g + V_CHUNK < c.groups ? c.v[g + V_CHUNK] : c.v[c.groups - 1];
+        ahead[g] = later(c.v, c.groups, g + FETCH_AHEAD + FETCH_SOFTMAX, c.k_next, FETCH_TILES);
     }
     all[c.groups] = 0;
     for (int g = 0; g < c.groups;) {

@@ -125,17 +125,12 @@ int64_t Plan::multiply_adds(const View& view, int q_heads) const {
     return pairs * view.tokens_per_block * q_heads * (view.key_dim + view.value_dim);
 }
 
-void Plan::run_job(const Table& table, const View& view, const Call& call, const Job& job, float* partials) const {
+// Tiles of the lane groups that any row of the job reads, and which slots of them each row does.
+void Plan::place_tiles(Cell& c, const View& view, const Call& call, const Job& job) const {
     const Unit& unit = units_[job.unit];
-    const int kv_head = job.kv_head;
-    const int heads = call.q_heads / view.kv_heads, record = Partial::floats(view.value_dim);
     const int groups_per_block = view.tokens_per_block / LANES;
-    const int k_group = view.key_dim * LANES * (view.k_element == ELEMENT_F32 ? 4 : 2);
-    const int v_group = view.value_dim * LANES * (view.v_element == ELEMENT_F32 ? 4 : 2);
-    Cell c;
-    c.groups = 0;
-    c.rows = unit.row_end - unit.row_begin, c.heads = heads;
     int position = item_position_[unit.item];
+    c.groups = 0;
     for (int b = item_block_start_[unit.item]; b < item_block_start_[unit.item + 1]; b++)
         for (int g = 0; g < groups_per_block; g++, position += LANES) {
             unsigned any = 0;
@@ -144,19 +139,38 @@ void Plan::run_job(const Table& table, const View& view, const Call& call, const
                 uint16_t seen = lanes(0, row_sinks_[row], position) | lanes(row_first_[row], row_end_[row], position);
                 c.seen[r][c.groups] = seen, any |= seen;
             }
-            if (!any) continue;  // nobody looks: released by a window, or not yet written
-            const uint8_t* tile = call.pool + blocks_[b] * call.block_bytes + kv_head * view.head_bytes;
-            c.k[c.groups] = tile + view.k_offset + (int64_t)g * k_group;
-            c.v[c.groups] = tile + view.v_offset + (int64_t)g * v_group;
+            if (!any) continue;  // released by a window, or not yet written: never touched
+            c.k[c.groups] = view.k_tile(call.record(blocks_[b], job.kv_head, view), g);
+            c.v[c.groups] = view.v_tile(call.record(blocks_[b], job.kv_head, view), g);
             c.groups++;
         }
+}
+
+// Where this thread will probably read next. Only fetched, so a wrong guess costs a little time and nothing else.
+void Plan::place_next(Cell& c, const View& view, const Call& call, const Job& next) const {
+    const int groups_per_block = view.tokens_per_block / LANES, item = units_[next.unit].item;
+    const int begin = item_block_start_[item], last = item_block_start_[item + 1] - 1;
+    for (int g = 0; g < FETCH_TILES; g++) {
+        const int block = blocks_[std::min(begin + g / groups_per_block, last)];
+        c.k_next[g] = view.k_tile(call.record(std::max(block, 0), next.kv_head, view), g % groups_per_block);
+    }
+}
+
+void Plan::run_job(const Table& table, const View& view, const Call& call, const Job& job, const Job& next,
+                   float* partials) const {
+    const Unit& unit = units_[job.unit];
+    const int heads = call.q_heads / view.kv_heads, record = Partial::floats(view.value_dim);
+    Cell c;
+    c.rows = unit.row_end - unit.row_begin, c.heads = heads;
+    place_tiles(c, view, call, job);
+    place_next(c, view, call, next);
     c.key_dim = view.key_dim, c.value_dim = view.value_dim;
     c.k_element = view.k_element, c.v_element = view.v_element;
     c.scale = call.scale, c.softcap = call.softcap;
     for (int r = 0; r < c.rows; r++) {
-        int row = item_rows_[unit.row_begin + r];
-        c.q[r] = call.q + ((int64_t)row * call.q_heads + kv_head * heads) * view.key_dim;
-        c.out[r] = partials + ((int64_t)(unit.slot + r) * call.q_heads + kv_head * heads) * record;
+        const int64_t row = item_rows_[unit.row_begin + r], slot = unit.slot + r, head = job.kv_head * heads;
+        c.q[r] = call.q + (row * call.q_heads + head) * view.key_dim;
+        c.out[r] = partials + (slot * call.q_heads + head) * record;
     }
     table.cell(c);
 }
@@ -192,7 +206,8 @@ void Plan::run(const Table& table, const View& view, const Call& call, int threa
         // A job costs microseconds or more, and other processes share the cores: hand them out one by one.
         const int jobs = (int)waves_[w].jobs.size();
 #pragma omp for schedule(dynamic, 1)
-        for (int j = 0; j < jobs; j++) run_job(table, view, call, waves_[w].jobs[j], partials);
+        for (int j = 0; j < jobs; j++)
+            run_job(table, view, call, waves_[w].jobs[j], waves_[w].jobs[std::min(j + threads, jobs - 1)], partials);
 #pragma omp for schedule(static)
         for (int i = 0; i < merges; i++)
             merge_row(table, view, call, w, i / view.kv_heads, i % view.kv_heads, partials, state);

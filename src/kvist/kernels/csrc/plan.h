@@ -13,6 +13,14 @@ struct View {
     int64_t k_offset, v_offset, head_bytes;
     int kv_heads, key_dim, value_dim, tokens_per_block;
     int k_element, v_element;
+
+    // Lane group g of a (block, head) record's K and V.
+    const uint8_t* k_tile(const uint8_t* record, int g) const {
+        return record + k_offset + (int64_t)g * LANES * key_dim * element_bytes(k_element);
+    }
+    const uint8_t* v_tile(const uint8_t* record, int g) const {
+        return record + v_offset + (int64_t)g * LANES * value_dim * element_bytes(v_element);
+    }
 };
 
 // One layer's tensors for one run of a plan.
@@ -23,6 +31,10 @@ struct Call {
     int q_heads;
     float scale, softcap;
     float* out;
+
+    const uint8_t* record(int block, int kv_head, const View& view) const {
+        return pool + block * block_bytes + kv_head * view.head_bytes;
+    }
 };
 
 class Plan {
@@ -41,7 +53,7 @@ class Plan {
     int waves() const { return (int)waves_.size(); }
 
   private:
-    // Up to ROW_TILE query rows of one item. Results go to slots [slot, slot + rows) of the wave's buffer.
+    // Up to ROW_TILE query rows of one item. Their results go to slots [slot, slot + rows) of the wave's buffer.
     struct Unit {
         int item, row_begin, row_end, slot;
     };
@@ -68,7 +80,10 @@ class Plan {
     void cut(const Shape& shape);
     void close_wave(int unit_begin, int n_slots, int kv_heads);
     int64_t multiply_adds(const View& view, int q_heads) const;
-    void run_job(const Table& table, const View& view, const Call& call, const Job& job, float* partials) const;
+    void run_job(const Table& table, const View& view, const Call& call, const Job& job, const Job& next,
+                 float* partials) const;
+    void place_tiles(Cell& c, const View& view, const Call& call, const Job& job) const;
+    void place_next(Cell& c, const View& view, const Call& call, const Job& next) const;
     void merge_row(const Table& table, const View& view, const Call& call, int wave, int row, int kv_head,
                    const float* partials, float* state) const;
 

@@ -10,8 +10,10 @@ constexpr int LANES = 16;        // slots of one K lane group (kvist.spec.layout
 constexpr int CELL_GROUPS = 32;  // lane groups of one cell of 512 positions
 constexpr int MAX_DIM = 512;     // largest head dim the attention kernel has room for
 constexpr int ROW_TILE = 16;     // query rows that run through a cell together
+constexpr int FETCH_TILES = 16;  // lane groups of the next job that are known beforehand
 
 enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };
+constexpr int element_bytes(int element) { return element == ELEMENT_F32 ? 4 : 2; }
 enum Activation : int { SILU, GELU_TANH, GELU, RELU };
 
 // A cell's result for one query row and head, or the running merge of several: max, sum, then weighted V.
@@ -26,7 +28,7 @@ struct Cell {
     int groups;
     const void* k[CELL_GROUPS];
     const void* v[CELL_GROUPS];
-    const void* k_next;  // where the thread will read next: fetched ahead of time
+    const void* k_next[FETCH_TILES];  // what this thread will probably read next: fetched ahead of time
     int key_dim, value_dim;
     int k_element, v_element;
     float scale, softcap;

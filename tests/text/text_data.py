@@ -1,4 +1,18 @@
-"""Text on which tokenizers disagree."""
+"""What several tests read: text on which tokenizers disagree, and the project's shared data."""
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def shared_folder(name: str) -> Path:
+    folder = SHARED / name
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}: this test needs the project's shared data")
+    return folder
+
 
 ODD_TEXTS = [
     "",

@@ -1,0 +1,58 @@
+"""What the numbers were measured on, and where they are kept."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def commit() -> str:
+    try:
+        out = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return out.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def describe(command: str) -> dict:
+    import torch
+
+    from kvist.kernels.native_module import absent_reason, load
+
+    native = absent_reason() is None
+    return {
+        "command": command,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "isa": load().isa() if native else "none",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def save(what: str, model: str, record: dict) -> Path:
+    """results/<machine>-<model>-<what>-<version>.json"""
+    from importlib.metadata import version
+
+    machine = re.sub(r"[^a-z0-9]+", "-", f"{record['machine']['cpu']}-{record['machine']['cores']}c".lower()).strip("-")
+    path = ROOT / "results" / f"{machine}-{model}-{what}-{version('kvist')}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return path

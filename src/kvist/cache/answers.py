@@ -1,0 +1,42 @@
+"""What the cache answers: frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvist.ids import BlockId
+from kvist.step import BlockCopy, TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a prompt is cached.
+
+    ``reason`` says why not more: ``limit`` (the caller's), ``end`` (the cached run or the prompt ends), ``diverged``
+    (another token follows), ``window`` (a window group has dropped blocks needed there), ``full`` (no block for the
+    copy of a partly matching run), ``empty`` (namespace unknown), ``off``. ``first_differing`` is the index of the
+    first token that no cached run has: past ``cached_tokens`` when a limit, a window or a full pool cut the hit.
+    """
+
+    cached_tokens: int
+    shared_blocks: int
+    copied_blocks: int
+    reason: str
+    first_differing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence now holds ``cached_tokens`` of its prompt; computing starts there."""
+
+    cached_tokens: int
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """For the next ``StepPlan``, applied in this order before any chunk is written."""
+
+    fresh: tuple[BlockId, ...]
+    tables: tuple[TableChange, ...]
+    copies: tuple[BlockCopy, ...]

@@ -1,0 +1,99 @@
+"""Moves blocks between pool, tree and tables, and keeps the letter to the executor in step with every move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvist.cache.answers import Drained
+from kvist.cache.counters import Tally
+from kvist.cache.pool import Pool
+from kvist.cache.reclaim import evict
+from kvist.cache.table import BlockTable
+from kvist.cache.take import Take
+from kvist.cache.tenancy import Tenancy
+from kvist.cache.tree import Tree
+from kvist.errors import PoolFull
+from kvist.ids import NULL_BLOCK, BlockId, SeqId
+from kvist.step import BlockCopy
+
+
+class Ledger:
+    """Fresh blocks, changed tables and pending copies since the last ``drain``. Owner: ``Cache``."""
+
+    __slots__ = ("_changed", "_copies", "_fresh", "_pool", "_tally", "_tree")
+
+    def __init__(self, pool: Pool, tree: Tree, tally: Tally) -> None:
+        self._pool = pool
+        self._tree = tree
+        self._tally = tally
+        self._changed: dict[SeqId, Tenancy] = {}
+        self._fresh: dict[BlockId, None] = {}
+        self._copies: list[BlockCopy] = []
+
+    def allocate(self, n_blocks: int) -> list[BlockId]:
+        """Take blocks whose content is void, evicting as needed. Raises ``PoolFull`` and changes nothing."""
+        pool = self._pool
+        if n_blocks > pool.free + pool.cached:
+            raise PoolFull(needed_blocks=n_blocks, available_blocks=pool.free + pool.cached)
+        if n_blocks > pool.free:
+            evict(self._tree, n_blocks - pool.free)
+        blocks = pool.allocate(n_blocks)
+        self._fresh.update(dict.fromkeys(blocks))
+        return blocks
+
+    def release(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
+        """Drop a table's references, the last block's first; what only the tree holds now can be evicted."""
+        idle = self._pool.release(reversed(blocks))
+        if idle:
+            bounded = self._tree.rules[table.group].bounded
+            self._tree.idle(idle, bounded=bounded, full=not bounded)
+
+    def replace(self, table: BlockTable, index: int, block: BlockId) -> None:
+        """Copy on write: entry ``index`` becomes ``block`` with the same bytes."""
+        src = table.ids[index]
+        self._pool.pin(src)
+        self._copies.append(BlockCopy(src, block))
+        table.replace(index, block)
+        self.release(table, [src])
+        self._tally["cow_blocks"] += 1
+        self._tally["copied_blocks"] += 1
+
+    def seat(self, tenancy: Tenancy, take: Take) -> None:
+        """Give a new sequence what it takes: references first, so that making room cannot evict them."""
+        pool = self._pool
+        for ids in take.shared:
+            pool.retain([b for b in ids if b != NULL_BLOCK])
+        for block in (b for ids in take.sources for b in ids if b != NULL_BLOCK):
+            pool.pin(block)
+        fresh = iter(self.allocate(take.copied_blocks))
+        tables = []
+        for rule, shared, sources in zip(tenancy.rules, take.shared, take.sources, strict=True):
+            own = [NULL_BLOCK if block == NULL_BLOCK else next(fresh) for block in sources]
+            self._copies += [BlockCopy(s, d) for s, d in zip(sources, own, strict=True) if s != NULL_BLOCK]
+            null_to = rule.first_block(take.tokens) if rule.bounded else 0
+            tables.append(BlockTable(tenancy.seq, rule.id, rule.sink_end, [*shared, *own], null_to))
+        self._tally["copied_blocks"] += take.copied_blocks
+        tenancy.tables = tuple(tables)
+        tenancy.computed = take.tokens
+        tenancy.private_from = tenancy.base(take.tokens)
+        tenancy.settle()
+        self.changed(tenancy)
+
+    def changed(self, tenancy: Tenancy) -> None:
+        """Tables of this sequence have something to say."""
+        self._changed[tenancy.seq] = tenancy
+
+    def forget(self, seq: SeqId) -> None:
+        """The sequence is gone; its tables need not be sent."""
+        self._changed.pop(seq, None)
+
+    def drain(self) -> Drained:
+        """Everything since the last call. Sources of copies are unprotected from here on."""
+        changes = [table.diff() for tenancy in self._changed.values() for table in tenancy.tables]
+        drained = Drained(tuple(self._fresh), tuple(c for c in changes if c is not None), tuple(self._copies))
+        self._changed.clear()
+        self._fresh.clear()
+        self._copies.clear()
+        for copy in drained.copies:
+            self._tree.idle(self._pool.unpin(copy.src), bounded=True, full=True)
+        return drained
