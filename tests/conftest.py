@@ -1,6 +1,7 @@
-"""Puts this folder on the path, so that tests of several rooms share one bench (``paperwork``)."""
+"""Puts the benches that tests of several rooms share on the path: ``paperwork``, ``real_model``, ``tiny_engine``."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "agree")]

@@ -77,7 +77,7 @@ def test_the_judge_is_not_flat(name, root):
     best = logits.topk(2, dim=-1)
     assert logits.std() > 1.0
     assert (best.values[:, 0] - best.values[:, 1]).median() > 0.2
-    assert best.indices[:, 0].unique().numel() > TOKENS // 3
+    assert best.indices[:, 0].unique().numel() > 10
     assert logits.abs().max() < 20
 
 
@@ -254,9 +254,10 @@ def test_rollback_leaves_no_trace(name, variant, root):
 
 def test_a_window_that_let_go_cannot_be_cut_back(root):
     model, sequence = alone("mistral-window", root, block_tokens=16)
-    sequence.feed(model.tokens, 0)
-    sequence.truncate(44)
+    sequence.feed(model.tokens[:40], 0)
+    sequence.feed(model.tokens[40:], 40)
+    sequence.truncate(40)
     with pytest.raises(StateError, match="a window has let go"):
         sequence.truncate(20)
-    assert sequence.length == 44
-    assert far(sequence.feed(model.tokens[44:], 44), model.logits[44:]) < TOLERANCE
+    assert sequence.length == 40
+    assert far(sequence.feed(model.tokens[40:], 40), model.logits[40:]) < TOLERANCE

@@ -31,11 +31,11 @@ DOORS = {
     "engine": {"engine", "ports", "metrics", "assemble", "event"},
     "cost": {"table"},
     "sim": {"run", "executor", "clock"},
-    "model": {"decoder", "batch", "weights", "single"},
+    "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
     },
-    "runtime": {"build", "llm", "packaged"},
+    "runtime": {"build", "llm", "answer", "packaged"},
 }  # fmt: skip
 """What other rooms may import. A room without an entry (floor 1, spec, cli) is open."""
 

@@ -117,6 +117,71 @@ class Paper:
                 assert held == (group.id, pos, hist[pos]), f"{when}: position {pos} of {seq} in block {block}: {held}"
 
 
+class Desk:
+    """A cache with an executor on paper, one synchronous step at a time: for scenarios written out by hand."""
+
+    def __init__(self, layout: CacheLayout, blocks: int, *, check: bool = True, **options) -> None:
+        self.check = check
+        self.cache = Cache(layout, blocks=blocks, **options)
+        self.paper = Paper(layout)
+        self.tokens: dict[SeqId, list[int]] = {}
+        self.spaces: dict[SeqId, object] = {}
+        self.ids = 0
+
+    def start(self, tokens: list[int], **options) -> SeqId:
+        seq = SeqId(self.ids)
+        self.ids += 1
+        self.admission = self.cache.admit(seq, tokens, **options)
+        self.tokens[seq] = list(tokens)
+        self.spaces[seq] = space_of(options.get("salt", b""), options.get("extras", ()))
+        return seq
+
+    def send(self) -> Drained:
+        letter = self.cache.drain()
+        self.paper.apply(letter)
+        return letter
+
+    def compute(self, seq: SeqId, end: int | None = None, *, commit: bool = True) -> int:
+        """Write up to ``end`` (all tokens) and commit; gives the number of tokens computed."""
+        tokens = self.tokens[seq]
+        start, end = self.cache.computed(seq), len(tokens) if end is None else end
+        self.cache.extend(seq, end)
+        self.send()
+        self.paper.run(Chunk(seq, start, histories(self.spaces[seq], tokens[:end])))
+        if commit:
+            self.cache.commit(seq, tokens, end)
+        if self.check:
+            self.cache.check()
+        return end - start
+
+    def fork(self, seq: SeqId) -> SeqId:
+        child = SeqId(self.ids)
+        self.ids += 1
+        self.cache.fork(seq, child)
+        self.tokens[child] = list(self.tokens[seq])
+        self.spaces[child] = self.spaces[seq]
+        return child
+
+    def read(self, seq: SeqId) -> None:
+        """The next query of ``seq`` finds its own history."""
+        self.send()
+        n = self.cache.computed(seq)
+        self.paper.check_reads(seq, n, histories(self.spaces[seq], self.tokens[seq][:n]), "read")
+
+    def finish(self, seq: SeqId, *, publish: bool = True) -> None:
+        self.cache.release(seq, self.tokens[seq], self.cache.computed(seq), publish=publish)
+        if self.check:
+            self.cache.check()
+
+    def serve(self, tokens: list[int], **options) -> int:
+        """A whole request; gives its cached tokens."""
+        seq = self.start(tokens, **options)
+        cached = self.admission.cached_tokens
+        self.compute(seq)
+        self.finish(seq)
+        return cached
+
+
 @dataclass
 class Live:
     seq: SeqId
@@ -132,7 +197,9 @@ class Live:
 class Driver:
     """Random admissions, steps with drafts, truncations, forks, releases and resets, up to two plans in flight."""
 
-    def __init__(self, layout: CacheLayout, seed: int, *, blocks: int = 40, lifo: bool = False, reuse: bool = True) -> None:
+    def __init__(
+        self, layout: CacheLayout, seed: int, *, blocks: int = 40, lifo: bool = False, reuse: bool = True
+    ) -> None:
         self.rng = random.Random(seed)
         self.layout = layout
         self.cache = Cache(layout, blocks=blocks, lifo=lifo, reuse=reuse)
@@ -384,8 +451,8 @@ class Driver:
 
     def run(self, ops: int) -> dict[str, int]:
         weights = {
-            self.admit: 6, self.step: 12, self.truncate: 2, self.fork: 2, self.release: 4, self.again: 1, self.gulp: 0.1,
-            self.reset: 0.05, self.settle: 1,
+            self.admit: 6, self.step: 12, self.truncate: 2, self.fork: 2, self.release: 4, self.again: 1,
+            self.gulp: 0.1, self.reset: 0.05, self.settle: 1,
         }  # fmt: skip
         for _ in range(ops):
             self.rng.choices(list(weights), list(weights.values()))[0]()

@@ -18,6 +18,7 @@ from kvist.cache.tenancy import Tenancy
 from kvist.cache.tree import Tree
 from kvist.errors import KvistError
 from kvist.ids import BlockId
+from kvist.step import TableChange
 
 POOLS = (24, 48, 80)
 
@@ -109,7 +110,7 @@ def window_lets_go_early(patch: pytest.MonkeyPatch) -> None:
 def window_keeps_stale_rows(patch: pytest.MonkeyPatch) -> None:
     def diff(self, f=BlockTable.diff):
         change = f(self)
-        return change and door.Drained.__class__ and type(change)(change.seq, change.group, change.keep, change.append)
+        return change and TableChange(change.seq, change.group, change.keep, change.append)
 
     patch.setattr(BlockTable, "diff", diff)
 
@@ -150,14 +151,6 @@ def rollback_keeps_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tenancy, "cut", cut)
 
 
-def stale_place_trusted(patch: pytest.MonkeyPatch) -> None:
-    def place(self, f=Tenancy.place):
-        self.node_cuts = self.node.cuts if self.node else 0
-        return f(self)
-
-    patch.setattr(Tenancy, "place", place)
-
-
 def tails_pile_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tree, "_supersede", lambda self, node, data: None)
 
@@ -193,8 +186,8 @@ def last_block_fits(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     no_pins, no_copy_on_write, copies_lost, tenants_meet, published_before_written, window_lets_go_early,
     window_keeps_stale_rows, tombstones_ignored, matches_one_more, limit_ignored, copy_not_announced,
-    rollback_past_the_window, rollback_keeps_published, stale_place_trusted, tails_pile_up, idle_blocks_forgotten,
-    freed_while_held, fork_shares_the_open_block, last_block_fits,
+    rollback_past_the_window, rollback_keeps_published, tails_pile_up, idle_blocks_forgotten, freed_while_held,
+    fork_shares_the_open_block, last_block_fits,
 ]  # fmt: skip
 
 

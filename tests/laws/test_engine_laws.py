@@ -116,8 +116,9 @@ def laws(layout, trial_):
         same_as_alone(layout, _without_length(out, request), [request], model=MODEL)
     for plan in log.plans:
         assert plan.chunks and plan.computed_tokens <= p.engine.scheduler._budget
+    for plan in log.plans[::11]:
         assert from_plain(StepPlan, msgpack.unpackb(msgpack.packb(to_plain(plan)))) == plan
-    for result in log.results:
+    for result in log.results[::11]:
         assert from_plain(StepResult, msgpack.unpackb(msgpack.packb(to_plain(result)))) == result
     for key, event in out.last.items():
         usage = event.usage

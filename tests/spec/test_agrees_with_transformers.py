@@ -16,7 +16,12 @@ transformers.logging.set_verbosity_error()
 
 pytestmark = needs_shared
 
-_KIND = {"kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text", "mimo": "qwen2", "minimax_m3_vl": "minimax_m3_vl_text"}
+_KIND = {
+    "kimi_k2": "deepseek_v3",
+    "minimax_m3": "minimax_m3_vl_text",
+    "mimo": "qwen2",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+}
 
 
 def judge_config(stem):
@@ -59,7 +64,9 @@ def test_frequencies(stem):
     assert rope.attention_factor == pytest.approx(factor)
 
 
-@pytest.mark.parametrize("stem", ["deepseek-ai__DeepSeek-V3", "deepseek-ai__DeepSeek-V2-Lite", "moonshotai__Kimi-K2-Instruct"])
+@pytest.mark.parametrize(
+    "stem", ["deepseek-ai__DeepSeek-V3", "deepseek-ai__DeepSeek-V2-Lite", "moonshotai__Kimi-K2-Instruct"]
+)
 def test_mla_scale(stem):
     cfg = judge_config(stem)
     cfg.num_hidden_layers = 1

@@ -89,12 +89,14 @@ def test_f099_hand_computed_bytes(case):
 def test_state_is_counted_apart():
     spec = model(*(layer(Recurrent("gated_delta", 786_432, 30_720), q=0, kv=0, key=0) for _ in range(48)), layer())
     layout = plan_layout(spec, HALF)
-    assert spec.state_elements * 4 == layout.state_bytes == 156_893_184  # 149.6 MiB, as llama.cpp prints for Qwen3.5-27B
+    assert (
+        spec.state_elements * 4 == layout.state_bytes == 156_893_184
+    )  # 149.6 MiB, as llama.cpp prints for Qwen3.5-27B
     assert layout.state_blocks == -(-156_893_184 // layout.block_bytes)
 
 
 def test_two_geometries_share_one_block_size():
-    """Gemma 4: 25 windowed layers of 8 x 256, 5 full ones of 2 x 512: equal blocks, half the bytes so twice the tokens."""
+    """Gemma 4: 25 windowed layers of 8 x 256, 5 full ones of 2 x 512: half the bytes, so twice the tokens a block."""
     mixers = [layer(Window(1024), kv=8, key=256) if i % 6 != 5 else layer(kv=2, key=512) for i in range(30)]
     layout = plan_layout(model(*mixers), HALF)
     assert [(len(g.layers), g.tokens_per_block) for g in layout.groups] == [(5, 32)] * 5 + [(5, 64)]
@@ -160,9 +162,7 @@ LAYOUTS = st.builds(
 @given(LAYOUTS)
 def test_every_cache_part_is_in_exactly_one_group(pair):
     spec, layout = pair
-    seen = [
-        (i, g.retention, g.every_tokens, tuple(s.row for s in g.streams)) for g in layout.groups for i in g.layers
-    ]
+    seen = [(i, g.retention, g.every_tokens, tuple(s.row for s in g.streams)) for g in layout.groups for i in g.layers]
     owed = [(x.index, p.retention, p.every_tokens, p.rows) for x in spec.layers for p in x.cache_parts]
     assert sorted(map(repr, seen)) == sorted(map(repr, owed))
 
@@ -252,7 +252,10 @@ def test_padding_of_real_mixtures_stays_small():
     """Latents with and without an index (GLM-5.2), 8 and 4 heads (MiMo): under 12 % of a sequence of 8K."""
     glm = model(*(layer(Latent(512, 64, 128 if i % 4 == 0 else 0)) for i in range(78)))
     mimo = model(
-        *(layer(kv=4, key=192, value=128) if i % 6 == 0 else layer(Window(129), kv=8, key=192, value=128) for i in range(48))
+        *(
+            layer(kv=4, key=192, value=128) if i % 6 == 0 else layer(Window(129), kv=8, key=192, value=128)
+            for i in range(48)
+        )
     )
     for spec in (glm, mimo):
         layout = plan_layout(spec, HALF)

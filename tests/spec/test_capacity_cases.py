@@ -151,7 +151,9 @@ def test_sglang_keys():
         assert reported["kv_tokens"] * rate(model, tp=tp) / 2 / GIB == pytest.approx(gib, abs=0.005)
 
 
-@pytest.mark.parametrize("name,stem", [("idx-q35-4b-state", "Qwen__Qwen3.5-4B"), ("tq-q35-27b-state", "Qwen__Qwen3.5-27B")])
+@pytest.mark.parametrize(
+    "name,stem", [("idx-q35-4b-state", "Qwen__Qwen3.5-4B"), ("tq-q35-27b-state", "Qwen__Qwen3.5-27B")]
+)
 def test_llama_cpp_states(name, stem):
     reported, mib = case(name)
     model = spec(stem)
@@ -187,5 +189,7 @@ LOGICAL = {
 def test_logical_truth_at_32k(stem):
     """capacity.md, section 3: bytes per token at 32,768 tokens in bf16; states in f32, their filters in bf16."""
     model = spec(stem)
-    state = sum(4 * x.mixer.state_elements + 2 * x.mixer.conv_elements for x in model.layers if isinstance(x.mixer, Recurrent))
+    state = sum(
+        4 * x.mixer.state_elements + 2 * x.mixer.conv_elements for x in model.layers if isinstance(x.mixer, Recurrent)
+    )
     assert (model.kv_bytes(32_768, BF) + state) / 32_768 == pytest.approx(LOGICAL[stem], abs=1)

@@ -1,4 +1,4 @@
-"""What a decoder computes with: scales, norms, biases, rotations, routers, per family and in both generations of keys."""
+"""What a decoder computes with: scales, norms, biases, rotations, routers; both generations of key names."""
 
 import math
 import warnings
@@ -124,7 +124,13 @@ class TestScales:
 
     def test_mla_with_yarn_in_all_dims(self):
         assert attention(MLA).scale == 48**-0.5
-        yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 512, "mscale": 1.0, "mscale_all_dim": 1.0}
+        yarn = {
+            "type": "yarn",
+            "factor": 40,
+            "original_max_position_embeddings": 512,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        }
         expected = 48**-0.5 * (0.1 * math.log(40) + 1) ** 2
         assert attention(MLA | {"rope_scaling": yarn}).scale == pytest.approx(expected)
         assert attention(MLA | {"rope_scaling": yarn}).rope.attention_factor == pytest.approx(1.0)
@@ -205,7 +211,9 @@ def test_an_unknown_activation_is_planned_and_refused():
 
 
 def test_old_gemma_files_say_gelu_and_mean_tanh():
-    assert read_config(llama(model_type="gemma", head_dim=64, hidden_act="gelu")).layers[0].ffn.activation == "gelu_tanh"
+    assert (
+        read_config(llama(model_type="gemma", head_dim=64, hidden_act="gelu")).layers[0].ffn.activation == "gelu_tanh"
+    )
 
 
 class TestExperts:
@@ -251,7 +259,18 @@ class TestExperts:
 
 def test_decoder_families_have_nothing_unsupported():
     """The families the decoder runs must not be refused by a stray remark."""
-    for kind in ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "gemma2", "gemma3_text", "mixtral", "gpt_oss", "mistral"):
+    for kind in (
+        "llama",
+        "qwen2",
+        "qwen3",
+        "olmo2",
+        "smollm3",
+        "gemma2",
+        "gemma3_text",
+        "mixtral",
+        "gpt_oss",
+        "mistral",
+    ):
         cfg = llama(model_type=kind, head_dim=64, sliding_window=64, num_local_experts=4, num_experts_per_tok=2)
         assert read_config(cfg).unsupported == (), kind
     assert read_config(MLA).unsupported == ()

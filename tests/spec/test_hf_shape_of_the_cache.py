@@ -1,7 +1,7 @@
 """Fields that decide the size of a cache: found under all their names, never guessed (F098, F102)."""
 
 import pytest
-from shared_configs import GEMMA3, MLA, REMOVED, bent, llama
+from shared_configs import GEMMA3, MLA, REMOVED, llama
 
 from kvist.errors import CorruptFile, MissingField, ModelError, UnknownArchitecture
 from kvist.spec.format import KVFormat
@@ -9,6 +9,7 @@ from kvist.spec.hf import known_architectures, read_config, read_shape
 from kvist.spec.layer import Chunked, Full, Latent, NoMixer, Shared, Window
 
 F16 = KVFormat()
+PLAIN_SHAPE = {"num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 8}
 
 
 def first(cfg):
@@ -45,7 +46,9 @@ class TestF098HeadDim:
 
 
 class TestF102KvHeads:
-    @pytest.mark.parametrize("name", ["num_kv_heads", "n_kv_heads", "n_head_kv", "n_kv_groups", "multi_query_group_num"])
+    @pytest.mark.parametrize(
+        "name", ["num_kv_heads", "n_kv_heads", "n_head_kv", "n_kv_groups", "multi_query_group_num"]
+    )
     def test_other_names(self, name):
         assert first(llama(num_key_value_heads=REMOVED, **{name: 4})).kv_heads == 4
 
@@ -157,8 +160,8 @@ class TestWhatLayersSee:
         assert [x.mixer.index_dim for x in spec.layers] == [32, 0, 32, 0]
 
     def test_reference_style_of_deepseek(self):
-        ours = read_config(MLA | {"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
-                                                   "mscale": 1.0, "mscale_all_dim": 1.0}})  # fmt: skip
+        yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+        ours = read_config(MLA | {"rope_scaling": yarn | {"mscale": 1.0, "mscale_all_dim": 1.0}})
         theirs = read_config({
             "vocab_size": 1000, "dim": 512, "inter_dim": 1024, "moe_inter_dim": 128, "n_layers": 4, "n_dense_layers": 1,
             "n_heads": 8, "n_routed_experts": 8, "n_shared_experts": 1, "n_activated_experts": 2, "n_expert_groups": 4,
@@ -190,8 +193,8 @@ class TestRefusals:
     def test_a_class_name_is_enough(self):
         cfg = llama(model_type=REMOVED)
         assert read_config(cfg).architecture == "llama"
-        assert read_config(cfg | {"architectures": ["Qwen3MoeForCausalLM"], "head_dim": 64, "num_experts": 4,
-                                  "num_experts_per_tok": 2, "moe_intermediate_size": 8}).architecture == "qwen3_moe"  # fmt: skip
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "head_dim": 64}
+        assert read_config(cfg | experts | {"architectures": ["Qwen3MoeForCausalLM"]}).architecture == "qwen3_moe"
 
     @pytest.mark.parametrize("value", [0, -1, 1.5, "32", True, 10**9, [4]])
     def test_absurd_values(self, value):
@@ -247,9 +250,9 @@ class TestShapeOnly:
             ({"num_hidden_layers": 3}, "num_key_value_heads"),
             ({"num_hidden_layers": 3, "num_key_value_heads": 1}, "hidden_size"),
             ({"num_key_value_heads": 1, "head_dim": 8}, "num_hidden_layers"),
-            ({"model_type": "gemma3_text", "num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 8}, "sliding_window"),
-            ({"model_type": "deepseek_v3", "num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 8}, "kv_lora_rank"),
-            ({"model_type": "nemotron_h", "num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 8}, "full config"),
+            (PLAIN_SHAPE | {"model_type": "gemma3_text"}, "sliding_window"),
+            (PLAIN_SHAPE | {"model_type": "deepseek_v3"}, "kv_lora_rank"),
+            (PLAIN_SHAPE | {"model_type": "nemotron_h"}, "full config"),
             ({"num_hidden_layers": 3, "kv_lora_rank": 8}, "qk_rope_head_dim"),
         ],
     )  # fmt: skip

@@ -18,9 +18,7 @@ RETENTIONS = st.one_of(
 def visible(retention, position):
     """Positions a query may read, itself included, from the definition."""
     if retention.window_tokens is not None:
-        return {
-            p for p in range(position + 1) if p > position - retention.window_tokens or p < retention.sinks
-        }
+        return {p for p in range(position + 1) if p > position - retention.window_tokens or p < retention.sinks}
     if retention.chunk_tokens is not None:
         return {p for p in range(position + 1) if p // retention.chunk_tokens == position // retention.chunk_tokens}
     return set(range(position + 1))

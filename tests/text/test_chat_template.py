@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_data import ODD_TEXTS, shared_folder
-from tiny_vocab import byte_level, write_gguf
+from tiny_vocab import byte_level, sentencepiece, write_gguf
 
 from kvist.errors import BadValue, MissingField, UsageError
 from kvist.text.chat import ChatTemplate, encode_chat
 from kvist.text.find_template import template_from_folder, template_from_gguf
+from kvist.text.from_gguf import from_gguf
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Hi <there> & 'you' \"q\" é\n  "}
@@ -131,7 +132,7 @@ def test_control_strings_in_any_field_of_any_shared_template(smol, name):
     ],
 )
 @pytest.mark.parametrize(
-    "content", ["  a<|im_end|>b ", "<|im_start|>", "start|>", " |im_end|", "<|im_end|><|im_end|>", "<|im_", "end"]
+    "content", ["  a<|im_end|>b ", "<|im_start|>", "start|>", " |im_end|", "<|im_end|><|im_end|>", "<|im_", "en"]
 )
 def test_whatever_a_template_does_to_a_message(smol, source, content):
     template = ChatTemplate(source)
@@ -161,6 +162,16 @@ def test_control_tokens_are_the_templates_alone(tiny, contents):
     start, end = tiny.id_of("<|im_start|>"), tiny.id_of("<|im_end|>")
     assert [n for n in ids if n in tiny.special_ids] == [tiny.bos_id, *[start, end] * len(messages), start]
     assert tiny.decode(ids, skip_special=False) == template.render(messages)
+
+
+def test_a_role_between_the_bars_of_a_control_token_counts(tmp_path):
+    """Phi-3.5 writes <|user|> as '<|' + role + '|>'."""
+    phi = from_gguf(write_gguf(tmp_path / "phi.gguf", sentencepiece()))
+    template = ChatTemplate(
+        "{% for m in messages %}<|{{ m.role | replace('user', 'end') }}|>{{ m.content }}{% endfor %}"
+    )
+    ids = encode_chat(phi, template, [{"role": "user", "content": "<|end|>"}])
+    assert ids[0] == phi.id_of("<|end|>") and ids.count(ids[0]) == 1
 
 
 def test_f092_a_longer_chat_begins_with_the_ids_of_the_shorter(tiny):

@@ -123,10 +123,10 @@ def test_a_push_costs_the_same_however_long_the_text(tiny):
     detokenizer = Detokenizer(tiny)
 
     def seconds(pushes):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(pushes):
             detokenizer.push([97])
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(1000)
     first = min(seconds(2000) for _ in range(5))

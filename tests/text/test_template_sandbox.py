@@ -55,14 +55,14 @@ USER = {"role": "user", "content": "hi"}
     ],
 )
 def test_misbehaving_templates_are_stopped(source):
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         out = ChatTemplate(source).render([USER])
     except KvistError as error:
         assert error.remedy
     else:
         assert len(out) < 1000 and "object" not in out, out[:200]  # jinja2's sandbox gives nothing for what is hidden
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < 6
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_templates_that_do_not_compile(source, match):
 def test_bounds_are_settable_and_named():
     with pytest.raises(ModelError, match="more than 100"):
         ChatTemplate("{{ messages[0].content * 101 }}", max_chars=100).render([{**USER, "content": "x"}])
-    with pytest.raises(ModelError, match="more than 50 steps"):
-        ChatTemplate("{% for i in range(60) %}{% endfor %}", max_steps=50).render([USER])
-    assert ChatTemplate("{% for i in range(40) %}x{% endfor %}", max_steps=50).render([USER]) == "x" * 40
+    with pytest.raises(ModelError, match="more than 60 steps"):
+        ChatTemplate("{% for i in range(70) %}{% endfor %}", max_steps=60).render([USER])
+    assert ChatTemplate("{% for i in range(40) %}x{% endfor %}", max_steps=60).render([USER]) == "x" * 40
 
 
 def test_the_budget_is_of_one_render():
-    template = ChatTemplate("{% for i in range(40) %}x{% endfor %}", max_steps=50)
+    template = ChatTemplate("{% for i in range(40) %}x{% endfor %}", max_steps=60)
     assert [template.render([USER]) for _ in range(5)] == ["x" * 40] * 5
     done = []
     threads = [threading.Thread(target=lambda: done.append(template.render([USER]))) for _ in range(4)]

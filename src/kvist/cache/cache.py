@@ -147,9 +147,7 @@ class Cache:
         tenancy = Tenancy(seq, space_of(salt, extras), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
-        for node in hit.nodes:
-            node.hits += 1
-        self._tree.touch(hit.nodes[-1] if hit.nodes else None)
+        self._tree.hit(hit.nodes)
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
         match = Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
@@ -227,7 +225,7 @@ class Cache:
         if take.copied_blocks > self.available_blocks:
             raise PoolFull(needed_blocks=take.copied_blocks, available_blocks=self.available_blocks)
         tenancy = Tenancy(child, old.space, self._rules, self._span, reuse=old.reuse)
-        tenancy.node, tenancy.node_cuts, tenancy.published = old.node, old.node_cuts, old.published
+        tenancy.stand_beside(old)
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
         old.private_from = max(old.private_from, base)

@@ -65,7 +65,7 @@ class EvictQueue:
             if not node.alive:
                 continue
             now = self.policy.priority(node)
-            if now != priority and now > priority:
+            if now > priority:
                 heappush(heap, (stage, now, serial, node))
                 continue
             node.queued &= ~(1 << stage)

@@ -112,6 +112,10 @@ class Tenancy:
         self.node = node if published else None
         self.node_cuts = node.cuts if node else 0
 
+    def stand_beside(self, other: Tenancy) -> None:
+        """The same place as a sequence of the same tokens."""
+        self.published, self.node, self.node_cuts = other.published, other.node, other.node_cuts
+
     def place(self) -> Node | None:
         """The node in which ``published`` lies, or None when it has left the tree."""
         node = self.node

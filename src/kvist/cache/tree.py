@@ -22,7 +22,9 @@ from kvist.ids import NULL_BLOCK, BlockId, BlockKey
 
 
 class Tree:
-    """The index over all cached runs. Owner: ``Cache``. Nodes are changed here only; ``owner[b]`` is block b's node."""
+    """The index over all cached runs. Owner: ``Cache``. Nodes change here only (``queued`` and ``swept`` belong to
+    the evict queue); ``owner[b]`` is the node that block b hangs in.
+    """
 
     def __init__(
         self, rules: tuple[GroupRule, ...], pool: Pool, queue: EvictQueue, tally: Tally, fingerprint: bytes
@@ -57,6 +59,12 @@ class Tree:
         while node is not None:
             node.last_use = self.tick
             node = node.parent
+
+    def hit(self, nodes: Sequence[Node]) -> None:
+        """An admission uses a path: count it, and mark it as used now."""
+        for node in nodes:
+            node.hits += 1
+        self.touch(nodes[-1] if nodes else None)
 
     def root(self, space: Space) -> Node:
         """The root of a namespace, made if need be."""

@@ -98,6 +98,7 @@ class SingleSequence:
     """Tokens computed so far and where their K and V lie. Owner of its block tables.
 
     ``SingleSequence(spec, weights, options)`` makes a pool of its own; ``pool`` shares one with other sequences.
+    Windows let go of blocks when the next tokens come: what was fed last can always be taken back.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class SingleSequence:
             if -1 in table[first:kept]:
                 raise StateError(
                     f"cutting {self._length} tokens to {length} needs rows that a window has let go",
-                    remedy=f"a window of {group.retention.window_tokens} tokens can be cut back within one block only",
+                    remedy="only what was fed last can always be taken back; start the sequence anew",
                 )
         for group, table in zip(self._groups, self._tables, strict=True):
             kept = ceil_div(length, group.tokens_per_block)
@@ -189,6 +190,7 @@ class SingleSequence:
             )
         if not len(tokens):
             raise StateError("nothing to feed: give at least one token")
+        self._let_go()
         ends = [ceil_div(start_pos + len(tokens), g.tokens_per_block) for g in self._groups]
         lacking = [max(end - len(table), 0) for end, table in zip(ends, self._tables, strict=True)]
         fresh = self.pool.take(sum(lacking))
@@ -203,9 +205,8 @@ class SingleSequence:
             logit_rows=np.asarray(asked, dtype=np.int32),
         )
 
-    def _advance(self, n_tokens: int) -> None:
-        """Commit ``n_tokens`` and let windows go of blocks that no later query reads."""
-        self._length += n_tokens
+    def _let_go(self) -> None:
+        """Give back blocks that no query from here on reads."""
         for group, table in zip(self._groups, self._tables, strict=True):
             gone = _released(group, table, self._length)
             self.pool.give_back([table[i] for i in gone])
@@ -223,7 +224,7 @@ def feed_together(
     rows = [sequence._rows(tokens, start, logits) for sequence, tokens, start in parts]
     out = pool.decoder.forward(build_batch(pool.layout, rows))
     for sequence, tokens, _ in parts:
-        sequence._advance(len(tokens))
+        sequence._length += len(tokens)
     return list(torch.split(out, [len(r.logit_rows) for r in rows]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from kvist.engine.assemble import assemble
 from kvist.engine.engine import Engine
 from kvist.errors import BadValue, ModelError
 from kvist.kernels.attention import registry as attention_shelf
+from kvist.kernels.attention.base import AttentionKernel
 from kvist.kernels.ops import registry as ops_shelf
 from kvist.model.decoder import Decoder, Numerics
-from kvist.model.weights import DTYPES, load_weights
+from kvist.model.support import refuse_unsupported
+from kvist.model.weights import DTYPES, Weights, load_weights
 from kvist.runtime.executor import TorchExecutor
 from kvist.runtime.store import Store
 from kvist.spec.digest import weights_digest
@@ -71,7 +73,6 @@ class Built:
     weights_bytes: int
     dtype: str
     kernels: tuple[str, ...]
-    clock: WallClock
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -98,37 +99,16 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
         raise BadValue("threads", options.threads, "0 (torch's choice) or a count")
     if options.threads:
         torch.set_num_threads(options.threads)
-    config = options.engine
+    cache = options.engine.cache
     spec = read_spec(path)
-    fmt = KVFormat.parse(config.cache.format)
-    layout = plan_layout(spec, fmt, block_tokens=config.cache.block_tokens)
+    layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
+    cache.pool_blocks(layout.block_bytes)
+    refuse_unsupported(spec)
     kernels = _attention(options.attention)
-    ops = ops_shelf.best_available() if options.ops == "best" else ops_shelf.load(options.ops)
-    store = Store(layout, blocks=config.cache.pool_blocks(layout.block_bytes), poison=options.poison)
     tokenizer = read_tokenizer(path)
     weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
-    decoder = Decoder(
-        spec, weights, ops=ops, kernels=kernels, layout=layout, pool=store.pool, numerics=options.numerics
-    )
-    clock = WallClock()
-    executor = TorchExecutor(decoder, store, clock)
-    fingerprint = Fingerprint(
-        weights=weights_digest(path),
-        tokenizer=tokenizer.digest(),
-        rope=repr([layer.attention.rope for layer in spec.layers]),
-        format=fmt.name,
-        layout=repr(layout),
-        block_tokens=config.cache.block_tokens,
-        numerics=f"{options.numerics} {options.dtype}",
-    )
-    engine = assemble(
-        layout,
-        executor,
-        clock,
-        config,
-        context_tokens=spec.context_tokens,
-        fingerprint=fingerprint.digest(),
-    )
+    fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
+    engine, executor = build_engine(spec, weights, layout, options, kernels=kernels, fingerprint=fingerprint)
     return Built(
         path=path,
         spec=spec,
@@ -140,11 +120,54 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
         weights_bytes=weights.total_bytes,
         dtype=options.dtype,
         kernels=tuple(k.name for k in kernels),
-        clock=clock,
     )
 
 
-def _attention(name: str) -> list[attention_shelf.AttentionKernel]:
+def build_engine(
+    spec: ModelSpec,
+    weights: Weights,
+    layout: CacheLayout,
+    options: BuildOptions,
+    *,
+    kernels: Sequence[AttentionKernel] | None = None,
+    fingerprint: bytes = b"",
+) -> tuple[Engine, TorchExecutor]:
+    """The engine over a store of its own, for weights that are in memory already. It deals in token ids only."""
+    config = options.engine
+    store = Store(layout, blocks=config.cache.pool_blocks(layout.block_bytes), poison=options.poison)
+    decoder = Decoder(
+        spec,
+        weights,
+        ops=ops_shelf.best_available() if options.ops == "best" else ops_shelf.load(options.ops),
+        kernels=_attention(options.attention) if kernels is None else kernels,
+        layout=layout,
+        pool=store.pool,
+        numerics=options.numerics,
+    )
+    clock = WallClock()
+    executor = TorchExecutor(decoder, store, clock)
+    engine = assemble(
+        layout, executor, clock, config, context_tokens=spec.context_tokens, fingerprint=fingerprint
+    )
+    return engine, executor
+
+
+def _fingerprint(
+    path: Path, spec: ModelSpec, layout: CacheLayout, tokenizer: Tokenizer, options: BuildOptions
+) -> bytes:
+    """All that decides what the bytes of a block mean: the root of every block key."""
+    return Fingerprint(
+        weights=weights_digest(path),
+        tokenizer=tokenizer.digest(),
+        rope=repr([layer.attention.rope for layer in spec.layers]),
+        format=layout.format.name,
+        layout=repr(layout),
+        block_tokens=options.engine.cache.block_tokens,
+        numerics=f"{options.numerics} {options.dtype}",
+    ).digest()
+
+
+def _attention(name: str) -> list[AttentionKernel]:
     """The kernel asked for, or all that run here by preference; the reference always comes last."""
     if name == "best":
         return [attention_shelf.load(n) for n in attention_shelf.available()]

@@ -148,13 +148,15 @@ class _Cursor:
         return raw.decode("utf-8", errors="replace")
 
     def skip_strings(self, count: int) -> None:
-        at, end, data = self.at, self.end, self.data
+        """Walk over strings without looking at them; the hot loop of reading a header."""
+        at, data = self.at, self.data
         unpack = struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            if at + 8 > end:
-                break
-            at += 8 + unpack(data, at)[0]
-        if at > end or (at + 8 > end and count and at != end):
+        try:
+            for _ in range(count):
+                at += 8 + unpack(data, at)[0]
+        except (struct.error, OverflowError):  # a length beyond the end, or beyond any offset
+            at = self.end + 1
+        if at > self.end:
             raise self.corrupt(f"an array of {count:,} strings does not end within the file")
         self.at = at
 

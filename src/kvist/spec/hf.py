@@ -107,7 +107,7 @@ def read_shape(source: Source, *, name: str = "") -> ModelSpec:
     """Read just the shape of the cache. A full config gives what ``read_config`` gives, a minimal one what it can."""
     outer, label, _ = _load(source)
     f = _unwrap(outer, label)
-    architecture = _architecture(f) if _says_what_it_is(f) else ""
+    architecture = _architecture(f) if _candidates(f) else ""
     spec: ModelSpec | None = None
     if architecture and not f.raw.get("_minimal"):
         try:
@@ -147,10 +147,6 @@ def _unwrap(outer: Mapping[str, object], label: str) -> Fields:
     return Fields(inner, label, outer)
 
 
-def _says_what_it_is(f: Fields) -> bool:
-    return f.has("model_type") or f.has("architectures")
-
-
 def _candidates(f: Fields) -> list[str]:
     """Names the config gives itself, most specific first: its model type, then its classes without their endings."""
     names = [str(f.get("model_type") or "")]
@@ -173,7 +169,11 @@ def _architecture(f: Fields) -> str:
                 return known
     names = _candidates(f)
     if not names:
-        f.require("model_type|architectures", remedy="add model_type, or read the shape alone (read_shape)")
+        raise MissingField(
+            ("model_type or architectures",),
+            source=f.source,
+            remedy="add model_type, or read the shape alone (read_shape)",
+        )
     near = get_close_matches(names[0].lower().removesuffix("_text"), list(_READERS), n=5, cutoff=0.5)
     raise UnknownArchitecture(names[0], tuple(near) or known_architectures(), source=f.source)
 

@@ -13,7 +13,7 @@ from kvist.spec.hf_dense import attention_of
 from kvist.spec.hf_families import Family, typed_windows
 from kvist.spec.hf_fields import Fields
 from kvist.spec.hf_gemma import GEMMA_ROPE, gemma_ffn, local_pattern, pattern_notes, scaled
-from kvist.spec.hf_heads import MAX_DIM, MAX_HEADS, Heads, read_heads
+from kvist.spec.hf_heads import MAX_DIM, Heads, read_heads
 from kvist.spec.hf_model import assemble, every_nth_full, hidden_size, require_decoder
 from kvist.spec.hf_rope import FULL, SLIDING, read_rope
 from kvist.spec.layer import Attention, Full, LayerSpec, Mixer, Shared, Window
@@ -118,8 +118,12 @@ def _gemma4_ffn(f: Fields, mixer: Mixer) -> Ffn:
 
 def gemma4_heads(f: Fields, heads: Heads) -> Heads:
     """Geometry of Gemma 4's full layers: wider heads, and KV heads of their own only if K serves as V."""
-    own = f.flag("attention_k_eq_v", False) and f.has("num_global_key_value_heads")
-    kv = f.integer("num_global_key_value_heads", high=MAX_HEADS) if own else heads.kv
+    if f.has("num_global_key_value_heads"):
+        f.require("attention_k_eq_v")
+    own = f.flag("attention_k_eq_v", False)
+    if own and "num_global_key_value_heads" not in f.raw:
+        f.require("num_global_key_value_heads", remedy="add it; null means as many as local layers have")
+    kv = f.integer_or("num_global_key_value_heads", heads.kv, low=1) if own else heads.kv
     return Heads(heads.q, kv, f.integer("global_head_dim", high=MAX_DIM))
 
 

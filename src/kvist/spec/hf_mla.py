@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from kvist.spec import hf_moe
 from kvist.spec.hf_fields import Fields
@@ -14,7 +15,9 @@ from kvist.spec.layer import Attention, Latent, LayerSpec
 from kvist.spec.model import ModelSpec
 from kvist.spec.rope import yarn_mscale
 
-_REQUIRED = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_REQUIRED: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_INDEX: Final = ("index_head_dim", "index_n_heads", "index_topk")
+_INDEXED: Final = ("deepseek_v32", "glm_moe_dsa")
 
 
 def _q_rank(f: Fields) -> int:
@@ -108,7 +111,9 @@ def latent_layer(f: Fields, i: int, attention: Attention, *, indexed: bool) -> L
 
 def read_mla(f: Fields, architecture: str) -> ModelSpec:
     """A model whose every layer is MLA."""
-    require_decoder(f, "num_attention_heads", "intermediate_size", *_REQUIRED, heads=False)
+    indexed = architecture in _INDEXED or f.has("|".join(_INDEX))
+    wanted = (*_REQUIRED, *(_INDEX if indexed else ()))
+    require_decoder(f, "num_attention_heads", "intermediate_size", *wanted, heads=False)
     attention = mla_attention(f)
     layers = [latent_layer(f, i, attention, indexed=has) for i, has in enumerate(index_layers(f))]
     missing: list[str] = []

@@ -58,8 +58,10 @@ def _geometry(f: Fields, prefix: str) -> tuple[Heads, int]:
 
 def _mimo_windows(f: Fields) -> list[int | None]:
     """``hybrid_layer_pattern`` (1: windowed) or ``layer_types``. The window is the query and ``size`` before it."""
-    size = f.integer("sliding_window_size") + 1 if f.has("sliding_window_size") else f.integer("sliding_window")
     pattern = f.integers("hybrid_layer_pattern", f.layers())
+    if pattern is not None:
+        f.require("sliding_window_size")
+    size = f.integer("sliding_window_size") + 1 if f.has("sliding_window_size") else f.integer("sliding_window")
     if pattern is None:
         return [size if w else None for w in typed_windows(f, None)]
     return [size if local else None for local in pattern]
@@ -127,6 +129,8 @@ def read_step3(f: Fields) -> ModelSpec:
 def read_minimax_m3(f: Fields) -> ModelSpec:
     """MiniMax-M3 (text): sparse layers keep an indexer's key beside K and V and read the best blocks only."""
     require_decoder(f, "head_dim", "intermediate_size", "dense_intermediate_size", *_MOE)
+    if "sparse_attention_config" not in f.raw:
+        f.require("sparse_attention_config", remedy="add it; null means that no layer is sparse")
     heads, n = read_heads(f, derived=False), f.layers()
     family = Family("minimax_m3", ffn=hf_moe.minimax, qk_norm="head", qkv_bias=False, out_bias=False)
     sparse = f.sub("sparse_attention_config")

@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MAX_CHARS: Final = 16_000_000
-MAX_STEPS: Final = 2_000_000
+MAX_STEPS: Final = 1_000_000
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -23,7 +23,8 @@ class ChatTemplate:
     """A jinja2 chat template, compiled once and rendered as transformers does.
 
     ``bos`` and ``eos`` are the texts that the template may use as ``bos_token`` and ``eos_token``. A render that takes
-    more than ``max_steps`` turns of loops or makes more than ``max_chars`` characters is a ``ModelError``.
+    more than ``max_steps`` turns of loops (a call counts for ten) or makes more than ``max_chars`` characters is a
+    ``ModelError``.
     """
 
     def __init__(

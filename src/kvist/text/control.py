@@ -10,7 +10,8 @@ class ControlWords:
 
     ``cuts(text)`` gives the offsets at which a control token must be cut so that nothing in ``text`` can be one:
     one inside each word found, and one at either end where ``text``, joined to what a template puts before or after
-    it, might complete a word. Words of one character cannot be cut and are not looked for.
+    it, might complete a word. Words of one character cannot be cut and are not looked for. The middle of a word is
+    let through: a template that writes ``<|{{ message.role }}|>`` means it.
     """
 
     def __init__(self, words: Iterable[str]) -> None:

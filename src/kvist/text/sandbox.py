@@ -1,7 +1,7 @@
 """A jinja2 sandbox in which a template from an untrusted file can neither reach out nor run on.
 
 jinja2's own sandbox keeps a template from Python's internals; it bounds neither time nor memory. Here each render has
-a budget of steps (turns of loops, calls, filters), and what it makes has a bound (``bounds.py``). Steps, not seconds:
+a budget of steps (turns of loops; 10 for a call), and what it makes has a bound (``bounds.py``). Steps, not seconds:
 the same template and messages always end the same way. It is a guard against broken and careless templates and the
 plain ways to be nasty, not a jail: run models that you do not trust at all under an operating system's limits.
 """
@@ -24,6 +24,9 @@ from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
 from kvist.text.bounds import Overrun, check_call, check_operator, check_size, check_widths
+
+_CALL = 10
+"""Steps for a call or a filter: about what it costs in turns of an empty loop."""
 
 
 class Refused(TemplateError):
@@ -65,16 +68,28 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Take ``steps`` off this render's budget."""
         left = getattr(self._local, "steps", self.max_steps) - steps
         if left < 0:
-            raise Overrun(f"more than {self.max_steps} steps (turns of loops, calls, filters)")
+            raise Overrun(f"more than {self.max_steps} steps (turns of loops; 10 for a call)")
         self._local.steps = left
 
     def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
         """jinja2 hands every call in a template to this."""
-        self.spend(1)
+        self.spend(_CALL)
         owner = getattr(function, "__self__", None)
         name = getattr(function, "__name__", "") if isinstance(owner, str) else ""
         check_call(name, owner, (*args, *kwargs.values()), self.max_chars)
         return self._sized(super().call(context, function, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """jinja2 replaces ``format`` and ``format_map`` of text by what this returns."""
+        safe = super().wrap_str_format(value)
+        if safe is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            check_call("format", value.__self__, (*args, *kwargs.values()), self.max_chars)
+            return safe(*args, **kwargs)
+
+        return checked
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """jinja2 hands the intercepted operators to this."""
@@ -86,7 +101,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         @wraps(function)  # keeps jinja2's mark that the first argument is the context
         def checked(*args: Any, **kwargs: Any) -> Any:
-            self.spend(1)
+            self.spend(_CALL)
             value, rest = args[at], (*args[at + 1 :], *kwargs.values())
             check_call(name, value, rest, self.max_chars)
             return self._sized(function(*args, **kwargs))
@@ -96,6 +111,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _sized(self, value: Any) -> Any:
         if isinstance(value, (str, list, tuple)):
             check_size(len(value), self.max_chars)
+            self.spend(len(value) // (256 if isinstance(value, str) else 16))
         return value
 
 

@@ -41,10 +41,8 @@ class ReferenceAttention:
         partials: dict[tuple[int, int], Partial] = {}
         for item in range(len(work.item_position)):
             k, v = _read_item(pool, view, work, item)
-            cell_start = _cell_start(work, item)
-            covered = _covered(work, item, view)
-            for row in _slice(work.item_rows, work.item_row_start, item).tolist():
-                seen = covered & _visible(work, row, cell_start)
+            rows = _slice(work.item_rows, work.item_row_start, item)
+            for row, seen in zip(rows.tolist(), _seen(work, item, rows, view), strict=True):
                 partials[row, item] = _attend(q[row].clone(), k, v, seen, scale=scale, softcap=softcap)
         for row in range(work.rows):
             items = _slice(work.row_items, work.row_item_start, row).tolist()
@@ -74,19 +72,14 @@ def _read_item(pool: torch.Tensor, view: LayerView, work: WorkList, item: int) -
     return k, v
 
 
-def _covered(work: WorkList, item: int, view: LayerView) -> torch.Tensor:
-    """Slots of the cell that the item's blocks hold: bool [512]."""
-    first = int(work.item_position[item]) - _cell_start(work, item)
-    blocks = int(work.item_block_start[item + 1] - work.item_block_start[item])
-    slots = torch.arange(CELL_TOKENS)
-    return (slots >= first) & (slots < first + blocks * view.tokens_per_block)
-
-
-def _visible(work: WorkList, row: int, cell_start: int) -> torch.Tensor:
-    """Slots of the cell that a row may see: bool [512]."""
-    position = cell_start + torch.arange(CELL_TOKENS)
-    in_range = (position >= int(work.row_first[row])) & (position < int(work.row_end[row]))
-    return in_range | (position < int(work.row_sinks[row]))
+def _seen(work: WorkList, item: int, rows: np.ndarray, view: LayerView) -> torch.Tensor:
+    """Slots of the cell that each of ``rows`` may see and the item's blocks hold: bool [rows, 512]."""
+    position = _cell_start(work, item) + np.arange(CELL_TOKENS)
+    begin = int(work.item_position[item])
+    end = begin + len(_slice(work.blocks, work.item_block_start, item)) * view.tokens_per_block
+    near = (position >= work.row_first[rows, None]) & (position < work.row_end[rows, None])
+    sink = position < work.row_sinks[rows, None]
+    return torch.from_numpy((position >= begin) & (position < end) & (near | sink))
 
 
 def _attend(

@@ -39,6 +39,7 @@ struct RowBlock {
     alignas(64) float acc[ROW_BLOCK][ACCUMULATOR];
     float max[ROW_BLOCK], total[ROW_BLOCK];
 
+    RowBlock(const Cell& c, int first, int n) : cell(c), first(first), n(n) {}
     int row(int i) const { return (first + i) / cell.heads; }
     int head(int i) const { return (first + i) % cell.heads; }
 };
@@ -49,9 +50,9 @@ struct Fetcher {
     const void* const* end;
     int bytes, at;
 
-    explicit Fetcher(const Cell& c)
+    Fetcher(const Cell& c, bool idle)
         : tile(c.v + FETCH_AHEAD),
-          end(c.v + (FETCH_AHEAD + FETCH_SOFTMAX < c.groups ? FETCH_AHEAD + FETCH_SOFTMAX : c.groups)),
+          end(c.v + (idle ? 0 : FETCH_AHEAD + FETCH_SOFTMAX < c.groups ? FETCH_AHEAD + FETCH_SOFTMAX : c.groups)),
           bytes(c.value_dim * LANES * element_bytes(c.v_element)),
           at(0) {}
     void step() {
@@ -99,7 +100,7 @@ float exponentiate(const Cell& c, const uint16_t* seen, float* s, float max, Fet
 }
 
 void softmax(RowBlock& b) {
-    Fetcher fetcher(b.cell);
+    Fetcher fetcher(b.cell, b.first > 0);
     for (int i = 0; i < b.n; i++) {
         const uint16_t* seen = b.cell.seen[b.row(i)];
         b.max[i] = finish_scores(b.cell, seen, b.scores[i], fetcher);
@@ -155,7 +156,7 @@ void weigh_all(RowBlock& b) {
 }
 
 void run_block(const Cell& c, int first, int n) {
-    RowBlock b{c, first, n};
+    RowBlock b(c, first, n);
     float q[ROW_BLOCK * MAX_DIM];
     for (int i = 0; i < n; i++) {
         const float* from = c.q[b.row(i)] + b.head(i) * c.key_dim;

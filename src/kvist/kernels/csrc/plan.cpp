@@ -6,6 +6,7 @@
 #include <string>
 
 #include "scratch.h"
+#include "share.h"
 
 namespace kvist {
 
@@ -201,13 +202,14 @@ void Plan::run(const Table& table, const View& view, const Call& call, int threa
     float* state = scratch(1, (size_t)rows() * call.q_heads * 2);
     if (multiply_adds(view, call.q_heads) < SERIAL_MULTIPLY_ADDS) threads = 1;
     const int merges = rows() * view.kv_heads;
+    std::vector<Share> shares;
+    shares.reserve(waves_.size());
+    for (const Wave& w : waves_) shares.emplace_back((int)w.jobs.size(), threads);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     for (int w = 0; w < waves(); w++) {
-        // A job costs microseconds or more, and other processes share the cores: hand them out one by one.
-        const int jobs = (int)waves_[w].jobs.size();
-#pragma omp for schedule(dynamic, 1)
-        for (int j = 0; j < jobs; j++)
-            run_job(table, view, call, waves_[w].jobs[j], waves_[w].jobs[std::min(j + threads, jobs - 1)], partials);
+        const std::vector<Job>& jobs = waves_[w].jobs;
+        shares[w].drain([&](int j, int next) { run_job(table, view, call, jobs[j], jobs[next], partials); });
+#pragma omp barrier
 #pragma omp for schedule(static)
         for (int i = 0; i < merges; i++)
             merge_row(table, view, call, w, i / view.kv_heads, i % view.kv_heads, partials, state);

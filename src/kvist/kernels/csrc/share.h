@@ -1,0 +1,53 @@
+// Work handed out to threads: each has a run of neighbouring jobs, and helps the others when its own is done.
+//
+// Neighbouring jobs read neighbouring memory, and a thread knows its next job well enough to fetch for it; helping out
+// matters where other processes share the cores.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace kvist {
+
+class Share {
+  public:
+    Share(int jobs, int threads) : runs_(threads) {
+        for (int t = 0; t < threads; t++) {
+            runs_[t].next = (int)((int64_t)jobs * t / threads);
+            runs_[t].end = (int)((int64_t)jobs * (t + 1) / threads);
+        }
+    }
+
+    // Calls work(job, following job) until no job is left. Every thread of the region calls this once.
+    template <class F>
+    void drain(F&& work) {
+        const int n = (int)runs_.size();
+        for (int i = 0, t = self(); i < n; i++, t++) {
+            Run& run = runs_[t % n];
+            for (int j; (j = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;)
+                work(j, j + 1 < run.end ? j + 1 : j);
+        }
+    }
+
+  private:
+    struct alignas(64) Run {
+        std::atomic<int> next{0};
+        int end = 0;
+    };
+
+    static int self() {
+#ifdef _OPENMP
+        return omp_get_thread_num();
+#else
+        return 0;
+#endif
+    }
+
+    std::vector<Run> runs_;
+};
+
+}  // namespace kvist

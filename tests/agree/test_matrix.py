@@ -1,0 +1,84 @@
+"""Features meet in pairs: every mixture of them answers like the reference run, token for token.
+
+The reference run is one request at a time on the reference kernels, in one chunk, nothing reused, pool ample, in the
+same KV format. Each feature also has to have acted: hits, chunks and preemptions are counted.
+"""
+
+import itertools
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_engine import B, alone, ask, engine, run, words  # noqa: E402
+
+FAMILIES = ["llama", "qwen3", "gemma3", "mistral-window", "deepseek-v3"]
+"""Full with GQA and outliers, QK norm, interleaved windows with MQA, windows only, latent."""
+
+FORMATS = ["f32", "f16"]
+PREFIX = {"cold": False, "hit": True}
+CHUNKS = {"whole": None, "chunks of 7": 7}
+POOL = {"ample": None, "tight": True}
+
+PROMPT = words(3 * B + 5, seed=1)
+REQUESTS = [
+    ("a", PROMPT),
+    ("b", PROMPT[: 2 * B] + words(9, seed=2)),
+    ("c", words(4, seed=3)),
+    ("d", PROMPT[: B + 3] + words(2 * B, seed=4)),
+    ("e", words(2 * B, seed=5)),
+    ("f", words(B - 1, seed=6)),
+]
+NEW = 60
+TIGHT_BUDGET = 12
+
+
+def requests(reuse):
+    return [ask(name, prompt, NEW, reuse=reuse) for name, prompt in REQUESTS]
+
+
+def reference(family, fmt, _known={}):  # noqa: B006
+    if (family, fmt) not in _known:
+        _known[family, fmt] = {
+            name: alone(family, ask(name, p, NEW), format=fmt)[name, 0].tokens for name, p in REQUESTS
+        }
+    return _known[family, fmt]
+
+
+def tight_blocks(family):
+    """Room for the longest of them, taken in small steps, and one block more."""
+    layout = engine(family).scheduler.layout
+    return max(layout.peak_blocks_for(len(p) + NEW, TIGHT_BUDGET) for _, p in REQUESTS) + 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "fmt,prefix,chunk,pool",
+    list(itertools.product(FORMATS, PREFIX, CHUNKS, POOL)),
+    ids=lambda x: str(x),
+)
+def test_every_mixture_answers_like_the_reference(family, fmt, prefix, chunk, pool):
+    reuse = PREFIX[prefix]
+    blocks = tight_blocks(family) if POOL[pool] else 200
+    budget = TIGHT_BUDGET if POOL[pool] else 64
+    eng = engine(family, format=fmt, reuse=reuse, chunk=CHUNKS[chunk], blocks=blocks, budget=budget)
+    if reuse:
+        run(eng, [ask("warm", PROMPT, 2)])
+    got = run(eng, requests(reuse))
+    assert {name: got[name, 0].tokens for name, _ in REQUESTS} == reference(family, fmt)
+    if reuse and not POOL[pool]:
+        assert got["a", 0].cached_tokens == len(PROMPT) - 1
+        assert got["b", 0].cached_tokens >= 2 * B
+        assert got["d", 0].cached_tokens >= B
+    if not reuse:
+        assert all(o.cached_tokens == 0 for o in got.values())
+    if POOL[pool]:
+        assert eng.scheduler.counters.preemptions > 0
+    if CHUNKS[chunk]:
+        assert eng.scheduler.counters.chunks > len(REQUESTS) * NEW
+
+
+def test_references_differ_between_requests_and_formats_are_not_inert():
+    for family in FAMILIES:
+        assert len(set(reference(family, "f32").values())) == len(REQUESTS)

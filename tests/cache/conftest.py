@@ -1,0 +1,6 @@
+"""The paper executor lives beside the laws; scenarios use it too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "laws"))
