@@ -153,7 +153,7 @@ def linear(seconds: float, bandwidth: dict[int, float], peak: dict[int, float]) 
 def overhead(seconds: float) -> list[Row]:
     """Calls that have next to nothing to do."""
     ops, attention = NativeOps(), NativeAttention()
-    x, w, out = torch.randn(1, 16), torch.randn(16, 16), torch.empty(1, 16)
+    x, w, out, half = torch.randn(1, 16), torch.randn(16, 16), torch.empty(1, 16), torch.empty(1, 8)
     norm = torch.ones(16)
     layer_views, block_bytes = views("f16")
     pool = filled_pool(1, block_bytes, "f16")
@@ -174,7 +174,7 @@ def overhead(seconds: float) -> list[Row]:
         "linear 16x16, 1 row": lambda: ops.linear(x, w, out=out),
         "linear 16x16, 1 row, allocates": lambda: ops.linear(x, w),
         "rms_norm 16": lambda: ops.rms_norm(x, norm, 1e-5, out=out),
-        "gated 8": lambda: ops.gated(x, "silu", out=out[:, :8]),
+        "gated 8": lambda: ops.gated(x, "silu", out=half),
         "norm_rotate_write, 1 row": rotate,
         "attention, 1 row, 1 token": lambda: attention(q, pool, view, work, scale=0.1, softcap=0.0, out=o),
     }
@@ -204,7 +204,8 @@ def main() -> None:
     peak = {t: 2 * native.multiply_rate(t, 0.5) for t in (1, 2)}
     rows: list[Row] = [
         {
-            "what": "machine", "isa": native.isa(), "read_gb_s_1": bandwidth[1] / 1e9, "read_gb_s_2": bandwidth[2] / 1e9,
+            "what": "machine", "isa": native.isa(),
+            "read_gb_s_1": bandwidth[1] / 1e9, "read_gb_s_2": bandwidth[2] / 1e9,
             "peak_gflop_s_1": peak[1] / 1e9, "peak_gflop_s_2": peak[2] / 1e9,
         }
     ]  # fmt: skip

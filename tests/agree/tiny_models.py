@@ -125,7 +125,7 @@ def make(name: str) -> transformers.PreTrainedModel:
 
 
 def _look_less(q: torch.Tensor, config) -> None:
-    """Queries of KV head 0 are a tenth as large in the dims that outliers rotate through, or scores would be one-hot."""
+    """Queries of KV head 0 are a tenth as large in dims that outliers rotate through, or scores would be one-hot."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = q.view(config.num_attention_heads, head_dim, -1)[: config.num_attention_heads // config.num_key_value_heads]
     for start in (0, head_dim // 2):

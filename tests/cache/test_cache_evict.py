@@ -7,8 +7,8 @@ import time
 import pytest
 from cache_paper import FULL, Desk, layout_of, window
 
+from kvist.cache.evict import registry
 from kvist.cache.evict.base import NodeFacts, Priority
-from kvist.cache.evict.registry import POLICIES, evict_policy
 from kvist.cache.queue import BURIED, LEAF
 from kvist.cache.tenancy import Tenancy
 from kvist.errors import BadValue, PoolFull
@@ -21,11 +21,11 @@ class Facts:
         self.start, self.end, self.last_use, self.hits, self.serial = 0, 4, last_use, 0, 1
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", registry.names())
 def test_shelf(name: str) -> None:
     """Every policy: frozen, named as registered, sortable answers that depend on the node alone."""
-    policy = evict_policy(name)
-    assert policy.name == name and policy == evict_policy(name)
+    policy = registry.load(name)
+    assert policy.name == name and policy == registry.load(name)
     assert sorted([policy.priority(Facts(2)), policy.priority(Facts(1))])
     assert policy.priority(Facts(1)) == policy.priority(Facts(1))
     with pytest.raises(AttributeError):
@@ -38,7 +38,7 @@ def test_shelf(name: str) -> None:
 
 def test_unknown_policy_is_named() -> None:
     with pytest.raises(BadValue, match="evict='mru' is not allowed: expected one of lru"):
-        evict_policy("mru")
+        registry.load("mru")
 
 
 def test_lru_order() -> None:

@@ -337,6 +337,20 @@ def test_resumed_under_the_same_id() -> None:
     assert [c.keep for c in letter.tables] == [0] and desk.paper.tables[a, 0] == []
 
 
+def test_an_admission_taken_back_leaves_no_trace() -> None:
+    """A gate admits, counts and refuses: nothing is copied, nothing stays pinned, everything is available again."""
+    desk = Desk(ONE, 6)
+    desk.serve(list(range(18)))
+    desk.send()
+    before = books(desk)
+    a = desk.start([*range(18), 99])
+    assert desk.admission.cached_tokens == 18 and desk.cache.available_blocks == 0
+    desk.finish(a, publish=False)
+    assert books(desk) == before and desk.send().copies == () and desk.cache.counters.copied_blocks == 0
+    b = desk.start([77] * 24)  # the whole pool
+    assert desk.compute(b) == 24
+
+
 def test_counters_add_up() -> None:
     desk = Desk(ONE, 64)
     prompt = list(range(10))

@@ -102,6 +102,6 @@ def test_what_people_look_for_is_there(stem, parts):
         assert part in text, part
 
 
-def test_brackets_in_names_are_not_markup():
-    text = drawn(read_config(LLAMA, name="a [bold] name"))
-    assert "a [bold] name" in text
+def test_brackets_are_not_markup():
+    text = drawn(read_config(LLAMA | {"hidden_act": "[red]odd"}, name="a [bold] name"))
+    assert "a [bold] name" in text and "activation [red]odd" in text

@@ -166,5 +166,3 @@ def subset(work: WorkList, keep) -> WorkList:
             blocks = work.blocks[work.item_block_start[i] : work.item_block_start[i + 1]]
             runs.append((int(work.item_position[i]), blocks.tolist(), rows))
     return work_list(runs, [(work.row_first[r], work.row_end[r], work.row_sinks[r]) for r in keep])
-
-

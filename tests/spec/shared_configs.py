@@ -31,7 +31,8 @@ GEMMA3 = LLAMA | {
 }  # fmt: skip
 MLA = LLAMA | {
     "model_type": "deepseek_v3", "num_key_value_heads": 8, "kv_lora_rank": 64, "q_lora_rank": 96,
-    "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 24, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "n_shared_experts": 1,
     "moe_intermediate_size": 128, "first_k_dense_replace": 1, "scoring_func": "sigmoid", "n_group": 4,
     "topk_group": 2, "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 2.5,
 }  # fmt: skip

@@ -155,7 +155,8 @@ class TestScales:
         assert (spec.layers[0].attention.softcap, spec.logit_softcap) == (50.0, 30.0)
         spec = read_config(gemma2 | {"attn_logit_softcapping": None, "final_logit_softcapping": 7.0})
         assert (spec.layers[0].attention.softcap, spec.logit_softcap) == (0.0, 7.0)
-        assert spec.embedding_scale == 512**0.5
+        assert spec.embedding_scale == 512**0.5 and spec.layers[0].attention.scale == 256**-0.5
+        assert attention(gemma2 | {"query_pre_attn_scalar": 100}).scale == 0.1
         gemma3 = read_config(GEMMA3)
         assert (gemma3.layers[0].attention.softcap, gemma3.logit_softcap) == (0.0, 0.0)
 

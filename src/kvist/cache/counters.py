@@ -19,9 +19,9 @@ class Counters:
     shared_blocks: int = 0
     """Referred to by a hit."""
     copied_blocks: int = 0
-    """Copied for any cause: a partly matching run, a fork, a write to a shared block (copy on write)."""
+    """Copies sent to the executor: of a partly matching run, at a fork, before a write to a shared block."""
     cow_blocks: int = 0
-    """The last kind alone."""
+    """Entries replaced for the last of these causes."""
     inserted_blocks: int = 0
     """Became matchable."""
     duplicate_blocks: int = 0

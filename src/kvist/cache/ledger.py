@@ -42,11 +42,20 @@ class Ledger:
         return blocks
 
     def release(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
-        """Drop a table's references, the last block's first; what only the tree holds now can be evicted."""
+        """Drop a table's references, the last block's first; what only the tree holds now can be evicted.
+
+        Copies into blocks that are free now will not be sent: an admission that was taken back leaves no trace.
+        """
         idle = self._pool.release(reversed(blocks))
         if idle:
             bounded = self._tree.rules[table.group].bounded
             self._tree.idle(idle, bounded=bounded, full=not bounded)
+        if self._copies and blocks:
+            refs = self._pool.refs
+            void = [copy for copy in self._copies if refs[copy.dst] == 0]
+            if void:
+                self._copies = [copy for copy in self._copies if refs[copy.dst]]
+                self._unpin(void)
 
     def replace(self, table: BlockTable, index: int, block: BlockId) -> None:
         """Copy on write: entry ``index`` becomes ``block`` with the same bytes."""
@@ -56,7 +65,6 @@ class Ledger:
         table.replace(index, block)
         self.release(table, [src])
         self._tally["cow_blocks"] += 1
-        self._tally["copied_blocks"] += 1
 
     def seat(self, tenancy: Tenancy, take: Take) -> None:
         """Give a new sequence what it takes: references first, so that making room cannot evict them."""
@@ -72,7 +80,6 @@ class Ledger:
             self._copies += [BlockCopy(s, d) for s, d in zip(sources, own, strict=True) if s != NULL_BLOCK]
             null_to = rule.first_block(take.tokens) if rule.bounded else 0
             tables.append(BlockTable(tenancy.seq, rule.id, rule.sink_end, [*shared, *own], null_to))
-        self._tally["copied_blocks"] += take.copied_blocks
         tenancy.tables = tuple(tables)
         tenancy.computed = take.tokens
         tenancy.private_from = tenancy.base(take.tokens)
@@ -94,6 +101,10 @@ class Ledger:
         self._changed.clear()
         self._fresh.clear()
         self._copies.clear()
-        for copy in drained.copies:
-            self._tree.idle(self._pool.unpin(copy.src), bounded=True, full=True)
+        self._unpin(drained.copies)
+        self._tally["copied_blocks"] += len(drained.copies)
         return drained
+
+    def _unpin(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            self._tree.idle(self._pool.unpin(copy.src), bounded=True, full=True)

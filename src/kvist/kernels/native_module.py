@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 from functools import cache
 from types import ModuleType
+from typing import Any, Final
 
 import torch  # noqa: F401  (first: the native module then shares its OpenMP runtime and its pool of threads)
 
 from kvist.errors import BadValue
+from kvist.kernels.attention.base import LayerView
 
-REMEDY = "install g++ 10 or newer (Debian: apt-get install g++), then reinstall kvist"
+REMEDY: Final = "install g++ 10 or newer (Debian: apt-get install g++), then reinstall kvist"
+ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
+"""Element types of K and V as ``csrc/table.h`` numbers them."""
+_KEPT_VIEWS: Final = 4096
 
 
 def absent_reason() -> str | None:
@@ -36,9 +41,52 @@ def load() -> ModuleType:
         raise ImportError(reason)
     from kvist.kernels import kvist_native
 
+    native: ModuleType = kvist_native
     wanted = os.environ.get("KVIST_ISA")
     if wanted:
-        if wanted not in kvist_native.available():
-            raise BadValue("KVIST_ISA", wanted, f"one of {', '.join(kvist_native.available())} on this machine")
-        kvist_native.choose(wanted)
-    return kvist_native
+        if wanted not in native.available():
+            raise BadValue("KVIST_ISA", wanted, f"one of {', '.join(native.available())} on this machine")
+        native.choose(wanted)
+    return native
+
+
+class Views:
+    """Native twins of layer views. Looked up by id, several times faster than by value."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[LayerView, Any]] = {}  # keeping the view keeps its id from being given away
+
+    def of(self, view: LayerView) -> Any:
+        """The twin of ``view``. Raises ``BadValue`` where :func:`supports` is false."""
+        kept = self._kept.get(id(view))
+        return kept[1] if kept else self._add(view)
+
+    def _add(self, view: LayerView) -> Any:
+        native = load()
+        if not supports(view):
+            raise BadValue("layer", view, f"K and V of {', '.join(ELEMENT)}, head dims up to {native.MAX_DIM}")
+        twin = native.View(
+            view.k_offset_bytes,
+            view.v_offset_bytes,
+            view.head_bytes,
+            view.kv_heads,
+            view.key_dim,
+            view.value_dim,
+            view.tokens_per_block,
+            ELEMENT[view.k_element],
+            ELEMENT[view.v_element],
+        )
+        if len(self._kept) >= _KEPT_VIEWS:
+            self._kept.clear()
+        self._kept[id(view)] = (view, twin)
+        return twin
+
+
+def supports(view: LayerView) -> bool:
+    """Every K/V mix of f32, f16 and bf16 with heads of up to 512; not latent layers."""
+    return (
+        view.v_offset_bytes >= 0
+        and view.k_element in ELEMENT
+        and view.v_element in ELEMENT
+        and max(view.key_dim, view.value_dim) <= load().MAX_DIM
+    )

@@ -126,7 +126,7 @@ class SingleSequence:
         return feed_together([(self, tokens, start_pos)], logits=logits)[0]
 
     def truncate(self, length: int) -> None:
-        """Forget positions from ``length`` on. Raises ``StateError`` where a window has let go of what is needed then."""
+        """Forget positions from ``length`` on. Raises ``StateError`` where a window has let go of what that needs."""
         if not 0 <= length <= self._length:
             raise StateError(f"cannot cut a sequence of {self._length} tokens to {length}")
         for group, table in zip(self._groups, self._tables, strict=True):

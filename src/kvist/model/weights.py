@@ -183,7 +183,7 @@ def _ignored(source: Source, spec: ModelSpec, wants: Iterable[Want]) -> tuple[st
     if strange:
         shown = ", ".join(f"{n} {list(source.shapes[n])}" for n in strange[:3])
         raise ModelError(
-            f"{len(strange)} tensors of the file have no place in a {spec.architecture} model: {shown}",
+            f"the file has tensors without a place in a {spec.architecture} model ({len(strange)}): {shown}",
             remedy="ignoring them could change the model's answers; check that config and weights belong together",
         )
     return tuple(extra)

@@ -40,16 +40,19 @@ class GgufSource:
         flat = out.view(len(raw), columns)
         rows = max(1, READ_ELEMENTS // columns)
         for start in range(0, len(raw), rows):
-            flat[start : start + rows].copy_(torch.from_numpy(_floats(tensor, raw[start : start + rows])))
+            values = _floats(tensor, raw[start : start + rows])
+            if flat.dtype == torch.float32:  # numpy's copy needs no second thread
+                flat.numpy()[start : start + rows] = values
+            else:
+                flat[start : start + rows].copy_(torch.from_numpy(values))
 
 
 def _floats(tensor: Tensor, raw: np.ndarray) -> np.ndarray:
     """Rows of a tensor as float32, in memory of their own."""
     try:
-        values = dequantize(raw, GGMLQuantizationType[tensor.type_name])
+        return np.require(dequantize(raw, GGMLQuantizationType[tensor.type_name]), requirements="W")
     except (NotImplementedError, KeyError, ValueError, QuantError) as error:
         raise ModelError(
             f"tensor {tensor.name} is stored as {tensor.type_name}, which cannot be converted to floats",
             remedy="use a file quantised to another type (Q4_0 ... Q8_0, K-quants, F16, BF16)",
         ) from error
-    return values if values.flags.writeable else values.copy()

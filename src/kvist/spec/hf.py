@@ -109,7 +109,7 @@ def read_shape(source: Source, *, name: str = "") -> ModelSpec:
     f = _unwrap(outer, label)
     architecture = _architecture(f) if _candidates(f) else ""
     spec: ModelSpec | None = None
-    if architecture and not f.raw.get("_minimal"):
+    if architecture:
         try:
             spec = replace(_READERS[architecture](f), shape_only=True)
         except MissingField:

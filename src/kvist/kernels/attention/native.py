@@ -8,31 +8,28 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView, WorkList
-from kvist.kernels.native_module import load
+from kvist.kernels.native_module import Views, load, supports
 
-ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
 _KEPT_PLANS: Final = 32
 """Work lists of a step that may alternate: one for each group, and a step runs through all its layers."""
 
 
 class NativeAttention:
-    """Items are cut into (row tile, KV head) jobs, jobs spread over threads, cell results merged in order."""
+    """Items are cut into (row tile, KV head) jobs, jobs spread over threads, cell results merged in order.
+
+    One instance serves one thread at a time.
+    """
 
     name = "native"
 
     def __init__(self) -> None:
         self._native = load()
-        self._plans: dict[int, tuple[WorkList, Any]] = {}
-        self._views: dict[LayerView, Any] = {}
+        self._views = Views()
+        self._plans: dict[int, tuple[WorkList, Any]] = {}  # by id: keeping the list keeps its id from being given away
 
     def supports(self, view: LayerView) -> bool:
         """Every K/V mix of f32, f16 and bf16 with heads of up to 512; not latent layers."""
-        return (
-            view.v_offset_bytes >= 0
-            and view.k_element in ELEMENT
-            and view.v_element in ELEMENT
-            and max(view.key_dim, view.value_dim) <= self._native.MAX_DIM
-        )
+        return supports(view)
 
     def __call__(
         self,
@@ -46,9 +43,7 @@ class NativeAttention:
         out: torch.Tensor,
     ) -> None:
         """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim]."""
-        kept = self._plans.get(id(work))
-        plan = kept[1] if kept else self._prepare(work)
-        native_view = self._views.get(view) or self._add_view(view)
+        plan = (self._plans.get(id(work)) or self._prepare(work))[1]
         rows, q_heads, key_dim = q.shape
         if (
             q.dtype is not torch.float32
@@ -61,11 +56,10 @@ class NativeAttention:
         ):
             raise BadValue("q, out", (tuple(q.shape), q.dtype, tuple(out.shape), out.dtype), _expected(view, work))
         blocks, block_bytes = pool.shape
-        plan.run(
-            native_view, q.data_ptr(), pool.data_ptr(), blocks, block_bytes, q_heads, scale, softcap, out.data_ptr()
-        )
+        twin = self._views.of(view)
+        plan.run(twin, q.data_ptr(), pool.data_ptr(), blocks, block_bytes, q_heads, scale, softcap, out.data_ptr())
 
-    def _prepare(self, work: WorkList) -> Any:
+    def _prepare(self, work: WorkList) -> tuple[WorkList, Any]:
         plan = self._native.Plan(
             work.item_position,
             work.item_block_start,
@@ -78,25 +72,8 @@ class NativeAttention:
         )
         if len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[id(work)] = (work, plan)  # holding the work list keeps its id from being given to another
-        return plan
-
-    def _add_view(self, view: LayerView) -> Any:
-        if not self.supports(view):
-            raise BadValue("layer", view, f"K and V of {', '.join(ELEMENT)}, dims up to {self._native.MAX_DIM}")
-        native_view = self._native.View(
-            view.k_offset_bytes,
-            view.v_offset_bytes,
-            view.head_bytes,
-            view.kv_heads,
-            view.key_dim,
-            view.value_dim,
-            view.tokens_per_block,
-            ELEMENT[view.k_element],
-            ELEMENT[view.v_element],
-        )
-        self._views[view] = native_view
-        return native_view
+        kept = self._plans[id(work)] = (work, plan)
+        return kept
 
 
 def _expected(view: LayerView, work: WorkList) -> str:

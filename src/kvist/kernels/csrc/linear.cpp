@@ -9,16 +9,26 @@ namespace kvist::KVIST_ISA {
 
 namespace {
 
-constexpr int ROWS = 4;                      // rows held in registers together
-constexpr int WIDE = W == 16 ? 6 : 3;        // outputs beside four rows
-constexpr int L1_BYTES = 16 * 1024;          // weights that stay in L1 while all rows pass
-constexpr int L2_FLOATS = 64 * 1024;         // inputs that stay in L2 while all weights pass
+constexpr int ROWS = 4;                   // rows held in registers together
+constexpr int WIDE = W == 16 ? 6 : 3;     // outputs beside four rows
+constexpr int PANEL_FLOATS = 4 * 1024;    // weights that stay in L1 while all rows pass
+constexpr int INPUT_FLOATS = 64 * 1024;   // inputs that stay in L2 while all weights pass
+constexpr int UNPACK_FLOATS = 32 * 1024;  // room for a panel turned into float32
+constexpr int UNPACK_ROWS = 24;           // rows from which unpacking once beats unpacking for every four rows
 
 constexpr int outputs_beside(int rows) { return rows == 1 ? 8 : rows < 4 ? 4 : WIDE; }
 
-// R rows by N outputs; x rows lie ``in`` apart, so do the weights of neighbouring outputs.
-template <class E, int R, int N>
-KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w, float* y, const float* bias) {
+// Outputs [begin, end) whose weights start at ``w``; ``fetch`` elements further on lie the weights wanted next (0: none).
+template <class E>
+struct Panel {
+    const typename E::T* w;
+    int begin, end;
+    size_t fetch;
+};
+
+// R rows by N outputs; rows of x lie ``in`` apart, so do the weights of neighbouring outputs.
+template <class E, int R, int N, bool FETCH>
+KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w, size_t fetch, float* y, const float* bias) {
     const int in = p.in;
     vf acc[R][N];
 #pragma GCC unroll 8
@@ -33,7 +43,7 @@ KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w,
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
             vf b = E::load(w + (size_t)n * in + k);
-            if (R == 1) prefetch(w + (size_t)(n + N) * in + k);
+            if (FETCH) prefetch(w + (size_t)n * in + k + fetch);
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) acc[r][n] = fma(a[r], b, acc[r][n]);
         }
@@ -49,39 +59,73 @@ KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w,
         for (int n = 0; n < N; n++) y[(size_t)r * p.out + n] = bias ? sum(acc[r][n]) + bias[n] : sum(acc[r][n]);
 }
 
-// Outputs [begin, end) of R rows.
-template <class E, int R>
-void outputs(const Linear& p, const float* x, const typename E::T* w, float* y, int begin, int end) {
+// A panel of outputs for R rows from ``row`` on.
+template <class E, int R, bool FETCH>
+void strip(const Linear& p, const Panel<E>& panel, int row) {
     constexpr int N = outputs_beside(R);
-    int o = begin;
-    for (; o + N <= end; o += N, w += (size_t)N * p.in) block<E, R, N>(p, x, w, y + o, p.bias ? p.bias + o : nullptr);
-    for (; o < end; o++, w += p.in) block<E, R, 1>(p, x, w, y + o, p.bias ? p.bias + o : nullptr);
+    const float* x = p.x + (size_t)row * p.in;
+    float* y = p.y + (size_t)row * p.out;
+    const typename E::T* w = panel.w;
+    const size_t fetch = panel.fetch ? panel.fetch : (size_t)N * p.in;
+    int o = panel.begin;
+    for (; o + N <= panel.end; o += N, w += (size_t)N * p.in)
+        block<E, R, N, FETCH>(p, x, w, fetch, y + o, p.bias ? p.bias + o : nullptr);
+    for (; o < panel.end; o++, w += p.in) block<E, R, 1, false>(p, x, w, 0, y + o, p.bias ? p.bias + o : nullptr);
 }
 
-// Rows [first, last) by outputs [begin, end); ``w`` points at the weights of output ``begin``.
+// A panel for rows [row, end). The first rows fetch what comes next, the others find everything in L1.
 template <class E>
-void rows(const Linear& p, int first, int last, const typename E::T* w, int begin, int end) {
-    int r = first;
-    for (; r + ROWS <= last; r += ROWS)
-        outputs<E, ROWS>(p, p.x + (size_t)r * p.in, w, p.y + (size_t)r * p.out, begin, end);
-    const float* x = p.x + (size_t)r * p.in;
-    float* y = p.y + (size_t)r * p.out;
-    if (last - r == 3) outputs<E, 3>(p, x, w, y, begin, end);
-    if (last - r == 2) outputs<E, 2>(p, x, w, y, begin, end);
-    if (last - r == 1) outputs<E, 1>(p, x, w, y, begin, end);
+void tall(const Linear& p, const Panel<E>& panel, int row, int end) {
+    bool fetch = true;
+    for (; row + ROWS <= end; row += ROWS, fetch = false)
+        fetch ? strip<E, ROWS, true>(p, panel, row) : strip<E, ROWS, false>(p, panel, row);
+    if (end - row == 3) strip<E, 3, true>(p, panel, row);
+    if (end - row == 2) strip<E, 2, true>(p, panel, row);
+    if (end - row == 1) strip<E, 1, true>(p, panel, row);
 }
 
-// Blocks of outputs whose weights fit L1, under blocks of rows whose inputs fit L2.
+// n weights as float32; those behind them are fetched for the next time.
+template <class E>
+void unpack(const typename E::T* from, float* to, size_t n) {
+    size_t i = 0;
+    for (; i + W <= n; i += W) {
+        prefetch(from + n + i);
+        store(to + i, E::load(from + i));
+    }
+    if (i < n) store_some(to + i, load_some<E>(from + i, (int)(n - i)), (int)(n - i));
+}
+
+// Few rows: one panel, read once, straight from memory.
+template <class E>
+void run_few(const Linear& p, int begin, int end) {
+    tall<E>(p, {(const typename E::T*)p.w + (size_t)begin * p.in, begin, end, 0}, 0, p.rows);
+}
+
+// Many rows: panels of weights that fit L1 under blocks of rows whose inputs fit L2.
+template <class E>
+void run_many(const Linear& p, int begin, int end) {
+    const int whole = PANEL_FLOATS / p.in / WIDE * WIDE, step = whole > WIDE ? whole : WIDE;
+    const int fit = INPUT_FLOATS / p.in / ROWS * ROWS, rows = fit > ROWS ? fit : ROWS;
+    const bool unpacks = sizeof(typename E::T) < 4 && p.rows >= UNPACK_ROWS && step * p.in <= UNPACK_FLOATS;
+    alignas(64) float room[UNPACK_FLOATS];
+    for (int r = 0; r < p.rows; r += rows) {
+        const int last = r + rows < p.rows ? r + rows : p.rows;
+        for (int o = begin; o < end; o += step) {
+            const int stop = o + step < end ? o + step : end;
+            const typename E::T* w = (const typename E::T*)p.w + (size_t)o * p.in;
+            if (unpacks) {
+                unpack<E>(w, room, (size_t)(stop - o) * p.in);
+                tall<F32>(p, {room, o, stop, 0}, r, last);
+            } else {
+                tall<E>(p, {w, o, stop, (size_t)step * p.in}, r, last);
+            }
+        }
+    }
+}
+
 template <class E>
 void run(const Linear& p, int begin, int end) {
-    const typename E::T* w = (const typename E::T*)p.w;
-    int step = L1_BYTES / (int)(p.in * sizeof(typename E::T)) / WIDE * WIDE;
-    step = p.rows <= ROWS ? end - begin : step > WIDE ? step : WIDE;
-    int tall = L2_FLOATS / p.in / ROWS * ROWS;
-    tall = tall > ROWS ? tall : ROWS;
-    for (int r = 0; r < p.rows; r += tall)
-        for (int o = begin; o < end; o += step)
-            rows<E>(p, r, r + tall < p.rows ? r + tall : p.rows, w + (size_t)o * p.in, o, o + step < end ? o + step : end);
+    p.rows <= ROWS ? run_few<E>(p, begin, end) : run_many<E>(p, begin, end);
 }
 
 }  // namespace
