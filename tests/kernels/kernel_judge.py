@@ -68,15 +68,6 @@ def addresses(view, block, slot, stream, width) -> np.ndarray:
     )
 
 
-def write_token(pool, view, block, slot, k_bits, v_bits) -> None:
-    """One token's bits ([kv_heads, dim] each) into its slot."""
-    raw, width = pool.numpy().reshape(-1), pool.shape[1]
-    for stream, bits in (("k", k_bits), ("v", v_bits)):
-        size = bits.dtype.itemsize
-        at = addresses(view, block, slot, stream, width).reshape(-1)
-        raw[at[:, None] + np.arange(size)] = bits.reshape(-1).view(np.uint8).reshape(-1, size)
-
-
 @dataclass
 class Sequence:
     """K [tokens, kv_heads, key_dim] and V as the cache rounds them, and the block table that holds them."""
@@ -90,14 +81,15 @@ def store_sequence(rng, pool, view, table, tokens, *, spread=1.0, from_token=0) 
     """Random K and V written through ``table``; tokens before ``from_token`` are drawn but left to others."""
     k_bits, k = rounded(rng.normal(0, spread, (tokens, view.kv_heads, view.key_dim)), view.k_element)
     v_bits, v = rounded(rng.normal(0, 1, (tokens, view.kv_heads, view.value_dim)), view.v_element)
-    size = view.tokens_per_block
-    raw, width = pool.numpy().reshape(-1), pool.shape[1]
-    origin = {s: addresses(view, 0, 0, s, width) for s in "kv"}
-    step = {s: [addresses(view, 0, t, s, width)[0, 0] - origin[s][0, 0] for t in range(size)] for s in "kv"}
-    for p in range(from_token, tokens):
-        for stream, bits in (("k", k_bits[p]), ("v", v_bits[p])):
-            at = (origin[stream] + step[stream][p % size] + int(table[p // size]) * width).reshape(-1)
-            raw[at[:, None] + np.arange(bits.dtype.itemsize)] = bits.reshape(-1).view(np.uint8).reshape(len(at), -1)
+    size, width = view.tokens_per_block, pool.shape[1]
+    raw = pool.numpy().reshape(-1)
+    token = np.arange(from_token, tokens)
+    block_start = np.asarray(table, dtype=np.int64)[token // size] * width
+    for stream, bits in (("k", k_bits), ("v", v_bits)):
+        in_block = np.stack([addresses(view, 0, slot, stream, width) for slot in range(size)])
+        at = block_start[:, None, None] + in_block[token % size]
+        each_byte = at[..., None] + np.arange(bits.dtype.itemsize)
+        raw[each_byte] = bits[token].view(np.uint8).reshape(each_byte.shape)
     return Sequence(k, v, table)
 
 
@@ -110,7 +102,7 @@ def plain_attention(q, sequence: Sequence, positions, *, scale, softcap=0.0, til
         seen = np.asarray(positions[r], dtype=int)
         for h in range(q_heads):
             kv = h % kv_heads if tiled_heads else h // (q_heads // kv_heads)
-            scores = np.array([scale * float(q[r, h].astype(float) @ sequence.k[p, kv]) for p in seen])
+            scores = scale * (sequence.k[seen, kv] @ q[r, h].astype(float))
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
             if len(seen):

@@ -240,6 +240,19 @@ class TestExperts:
             "sigmoid", normalize=True, scale=2.5, choice_bias=True, groups=4, top_groups=2, group_score="top2"
         )
 
+    def test_routers_that_the_config_is_silent_about(self):
+        """transformers 5 does not write ``scoring_func``: the family decides."""
+        silent = bent(MLA, scoring_func=REMOVED, topk_method=REMOVED, norm_topk_prob=REMOVED, n_group=REMOVED,
+                      topk_group=REMOVED, routed_scaling_factor=REMOVED)  # fmt: skip
+        routers = {
+            kind: read_config(silent | {"model_type": kind}).layers[1].ffn.router
+            for kind in ("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k2")
+        }
+        assert routers["deepseek_v2"] == Router("softmax", normalize=False)
+        assert routers["deepseek_v3"] == Router("sigmoid", scale=2.5, choice_bias=True, group_score="top2")
+        assert routers["kimi_k2"] == Router("sigmoid", choice_bias=True, group_score="top2")
+        assert routers["mistral4"] == Router("softmax", group_score="top2")
+
     def test_deepseek_v2(self):
         v2 = MLA | {"model_type": "deepseek_v2", "scoring_func": "softmax", "norm_topk_prob": False}
         limited = read_config(v2 | {"topk_method": "group_limited_greedy"}).layers[1].ffn.router

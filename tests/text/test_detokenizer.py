@@ -13,7 +13,9 @@ from kvist.text.from_gguf import from_gguf
 from kvist.text.stream import Detokenizer
 
 VOCABULARIES = ["tiny", "tiny_spm", "bare_spm", "smol"]
-SPELLABLE = st.characters(min_codepoint=0x20, max_codepoint=0x3FFFF, exclude_categories=["Cs"])  # SmolLM2 lacks some
+SPELLABLE = st.characters(
+    min_codepoint=0x20, max_codepoint=0x3FFFF, exclude_categories=["Cs"], exclude_characters="\u2581"
+)  # SmolLM2 lacks some
 HARD = [
     "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f44d\U0001f3fd\U0001f1f8\U0001f1ea",
     "e\u0301 \u0928\u092e\u0938\u094d\u0924\u0947 \u0e01\u0e33 Z\u0351\u036b\u0343",

@@ -113,7 +113,7 @@ def test_token_bytes(tiny, tiny_spm):
 @given(text=st.text())
 def test_any_text_comes_back(tiny, tiny_spm, text):
     assert tiny.decode(tiny.encode(text)) == text
-    assert tiny_spm.decode(tiny_spm.encode(text)) == text
+    assert tiny_spm.decode(tiny_spm.encode(text)) == text.replace("\u2581", " ")  # SentencePiece's own spelling of it
 
 
 def test_threads_do_not_disturb_each_other(smol):

@@ -11,12 +11,20 @@ from kvist.spec.hf_fields import Fields
 from kvist.spec.hf_heads import MAX_DIM, query_heads
 from kvist.spec.hf_model import assemble, hidden_size, require_decoder
 from kvist.spec.hf_rope import RopeFamily, kind_of, read_rope, scaling
-from kvist.spec.layer import Attention, Latent, LayerSpec
+from kvist.spec.layer import Attention, Latent, LayerSpec, Router
 from kvist.spec.model import ModelSpec
 from kvist.spec.rope import yarn_mscale
 
 _REQUIRED: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 _INDEX: Final = ("index_head_dim", "index_n_heads", "index_topk")
+_V3: Final = replace(hf_moe.SIGMOID, scale=2.5)
+_ROUTERS: Final = {
+    "deepseek_v2": hf_moe.SOFTMAX,
+    "deepseek_v3": _V3,
+    "deepseek_v32": _V3,
+    "glm_moe_dsa": _V3,
+    "mistral4": replace(hf_moe.SOFTMAX, normalize=True, group_score="top2"),
+}
 _INDEXED: Final = ("deepseek_v32", "glm_moe_dsa")
 
 
@@ -92,7 +100,9 @@ def index_layers(f: Fields) -> list[bool]:
     return [max(i - offset + 1, 0) % max(every, 1) == 0 for i in range(n)]
 
 
-def latent_layer(f: Fields, i: int, attention: Attention, *, indexed: bool) -> LayerSpec:
+def latent_layer(
+    f: Fields, i: int, attention: Attention, *, indexed: bool, router: Router = hf_moe.SIGMOID
+) -> LayerSpec:
     """One MLA layer. It has one cache head; its query heads are the model's."""
     rank, rope_dim = f.integer("kv_lora_rank", high=MAX_DIM), f.integer("qk_rope_head_dim", high=MAX_DIM)
     index_dim = f.integer("index_head_dim", high=MAX_DIM) if indexed else 0
@@ -104,7 +114,7 @@ def latent_layer(f: Fields, i: int, attention: Attention, *, indexed: bool) -> L
         key_dim=attention.nope_dim + rope_dim,
         value_dim=f.integer("v_head_dim", high=MAX_DIM),
         attention=attention if indexed else replace(attention, index_heads=0),
-        ffn=hf_moe.deepseek(f, i),
+        ffn=hf_moe.deepseek(f, i, router),
         extra_elements=_indexer_elements(f, attention) if indexed else 0,
     )
 
@@ -115,7 +125,8 @@ def read_mla(f: Fields, architecture: str) -> ModelSpec:
     wanted = (*_REQUIRED, *(_INDEX if indexed else ()))
     require_decoder(f, "num_attention_heads", "intermediate_size", *wanted, heads=False)
     attention = mla_attention(f)
-    layers = [latent_layer(f, i, attention, indexed=has) for i, has in enumerate(index_layers(f))]
+    router = _ROUTERS.get(architecture, hf_moe.SIGMOID)
+    layers = [latent_layer(f, i, attention, indexed=has, router=router) for i, has in enumerate(index_layers(f))]
     missing: list[str] = []
     if attention.top_rows:
         missing.append(f"sparse attention: queries read the {attention.top_rows} best rows only")

@@ -97,29 +97,35 @@ def is_sparse(f: Fields, i: int) -> bool:
     return every > 0 and i >= f.integer_or("first_k_dense_replace", 0) and i % every == 0
 
 
-def _deepseek_router(f: Fields) -> Router:
-    scoring = f.text_or("scoring_func|moe_router_activation_func", "softmax")
+SOFTMAX: Final = Router(normalize=False)
+"""DeepSeek-V2's router, as far as its config is silent; a group's score is its best expert's."""
+
+SIGMOID: Final = Router("sigmoid", choice_bias=True, group_score="top2")
+"""DeepSeek-V3's router and its many relatives'."""
+
+
+def _deepseek_router(f: Fields, implied: Router) -> Router:
+    scoring = f.text_or("scoring_func|moe_router_activation_func", implied.scoring)
     if scoring not in _SCORING:
         raise f.bad("scoring_func", scoring, f"one of {', '.join(_SCORING)}")
-    method = f.text_or("topk_method", "noaux_tc" if scoring != "softmax" else "greedy")
-    return Router(
+    greedy = f.text_or("topk_method", "" if implied.choice_bias or implied.normalize else "greedy") == "greedy"
+    return replace(
+        implied,
         scoring=_SCORING[scoring],
-        normalize=f.flag("norm_topk_prob|moe_renormalize", scoring != "softmax"),
-        scale=f.number_or("routed_scaling_factor|moe_router_scaling_factor", 1.0),
-        choice_bias=scoring != "softmax",
-        groups=1 if method == "greedy" else f.integer_or("n_group|num_expert_group", 1, low=1),
-        top_groups=1 if method == "greedy" else f.integer_or("topk_group", 1, low=1),
-        group_score="max" if scoring == "softmax" else "top2",
+        normalize=f.flag("norm_topk_prob|moe_renormalize", implied.normalize),
+        scale=f.number_or("routed_scaling_factor|moe_router_scaling_factor", implied.scale),
+        groups=1 if greedy else f.integer_or("n_group|num_expert_group", 1, low=1),
+        top_groups=1 if greedy else f.integer_or("topk_group", 1, low=1),
     )
 
 
-def deepseek(f: Fields, i: int) -> Ffn:
+def deepseek(f: Fields, i: int, implied: Router = SIGMOID) -> Ffn:
     """DeepSeek-V2 to V4, Kimi, GLM, MiMo: shared experts beside routed ones, the first layers dense."""
     if not is_sparse(f, i):
         return dense(f, i, bias=False)
     width = f.integer(EXPERT_WIDTH)
     shared = f.integer_or("n_shared_experts|num_shared_experts", 0) * width
-    return _experts(f, width, _deepseek_router(f), shared=shared)
+    return _experts(f, width, _deepseek_router(f, implied), shared=shared)
 
 
 def minimax(f: Fields, i: int) -> Ffn:

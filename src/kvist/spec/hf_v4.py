@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvist.spec import hf_moe
-from kvist.spec.ffn import Ffn
+from kvist.spec.ffn import Ffn, Router
 from kvist.spec.hf_fields import Fields
 from kvist.spec.hf_heads import HEAD_DIM, MAX_DIM, query_heads
 from kvist.spec.hf_model import assemble, hidden_size, require_decoder
@@ -25,6 +25,7 @@ _RATIO_OF_TYPE: Final = {
     "heavily_compressed_attention": 128,
 }
 _OVERLAPPED: Final = 4
+_ROUTER: Final = Router("sqrtsoftplus", scale=1.5, choice_bias=True)
 _REQUIRED: Final = (
     HEAD_DIM,
     "sliding_window",
@@ -93,7 +94,7 @@ def _ropes(f: Fields) -> dict[bool, Rope]:
 
 def _ffn(f: Fields, i: int) -> Ffn:
     """Experts in every layer; the first ``num_hash_layers`` route by token id and have no bias for the choice."""
-    ffn = hf_moe.deepseek(Fields({"scoring_func": "sqrtsoftplus", **f.raw}, f.source), i)
+    ffn = hf_moe.deepseek(f, i, _ROUTER)
     kinds = f.texts("mlp_layer_types", f.layers())
     hashed = kinds[i] == "hash_moe" if kinds else i < f.integer_or("num_hash_layers", 3)
     if hashed and ffn.router is not None:

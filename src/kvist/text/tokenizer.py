@@ -95,7 +95,8 @@ class Tokenizer:
         """Ids of ``text``. ``add_bos`` None does what the model's own tokenizer does.
 
         Raises ``BadValue`` for lone surrogates: they are not text and no tokenizer has ids for them. What a vocabulary
-        cannot spell is left out, as the model's own tokenizer does (SmolLM2 has no token for U+0004).
+        cannot spell is left out, as the model's own tokenizer does (SmolLM2 has no token for U+0004); SentencePiece
+        vocabularies read U+2581 as a space.
         """
         return [*self._lead(add_bos), *self._run(text, special=allow_special).ids]
 
