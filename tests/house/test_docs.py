@@ -68,3 +68,9 @@ def test_make_targets_named_in_the_docs_exist():
     for page in PAGES:
         for name in re.findall(r"^make ([a-z]+)", page.read_text(), re.M):
             assert name in targets, f"{page.name}: make {name}"
+
+
+def test_generated_parts_are_fresh():
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "regenerate.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ Nothing here uses the project's kernels or tile views; only the layout as its do
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -68,6 +69,12 @@ def addresses(view, block, slot, stream, width) -> np.ndarray:
     )
 
 
+@cache
+def addresses_in_block(view, stream, width) -> np.ndarray:
+    """[slots, kv_heads, dim] byte addresses inside a block."""
+    return np.stack([addresses(view, 0, slot, stream, width) for slot in range(view.tokens_per_block)])
+
+
 @dataclass
 class Sequence:
     """K [tokens, kv_heads, key_dim] and V as the cache rounds them, and the block table that holds them."""
@@ -86,8 +93,7 @@ def store_sequence(rng, pool, view, table, tokens, *, spread=1.0, from_token=0) 
     token = np.arange(from_token, tokens)
     block_start = np.asarray(table, dtype=np.int64)[token // size] * width
     for stream, bits in (("k", k_bits), ("v", v_bits)):
-        in_block = np.stack([addresses(view, 0, slot, stream, width) for slot in range(size)])
-        at = block_start[:, None, None] + in_block[token % size]
+        at = block_start[:, None, None] + addresses_in_block(view, stream, width)[token % size]
         each_byte = at[..., None] + np.arange(bits.dtype.itemsize)
         raw[each_byte] = bits[token].view(np.uint8).reshape(each_byte.shape)
     return Sequence(k, v, table)

@@ -1,5 +1,7 @@
 """A row's bits depend on the row alone: not on its neighbours, on tiles, waves or threads."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ def run(q, pool, view, work, softcap=0.0):
     return out.numpy()
 
 
+@cache
 def batch(heads, dims, size, elements):
     """16 sequences of one row, half of them with a common prefix, and a chunk of 40 rows: 56 rows."""
     rng = np.random.default_rng(0)

@@ -1,0 +1,88 @@
+"""``make docs``: write the generated parts of the documents. ``--check`` exits 1 when one is stale."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
+
+
+def measured_table() -> str:
+    """The newest comparison with transformers in results/."""
+    found = sorted((ROOT / "results").glob("*-transformers-*.json"), key=lambda p: json.loads(p.read_text())["machine"]["at"])
+    if not found:
+        return "*(no measurement yet: `make bench`)*"
+    record = json.loads(found[-1].read_text())
+    machine = record["machine"]
+    lines = ["| SmolLM2-135M, fp32 weights | kvist (f16 KV) | transformers | ratio | floor | share of floor |", "|---|---|---|---|---|---|"]
+    for row in record["rows"]:
+        if row["what"] not in ("decode", "prefill"):
+            continue
+        mine = next(v for k, v in row.items() if k.startswith("kvist"))["median"]
+        peer = next(v for k, v in row.items() if k.startswith("transformers"))["median"]
+        what = f"decode at {row['context_tokens']:,} tokens" if row["what"] == "decode" else f"prefill of {row['prompt_tokens']:,}"
+        floor = f"{row['floor']:.1f} | {mine / row['floor']:.0%}" if "floor" in row else " | "
+        lines.append(f"| {what}, tok/s | **{mine:.1f}** | {peer:.1f} | {mine / peer:.1f}x | {floor} |")
+    lines += [
+        "",
+        f"Medians, both sides interleaved in one run: `{machine['command']}` on {machine['cpu']}, {machine['threads']} threads,"
+        f" commit {machine['commit']}, [JSON](results/{found[-1].name}). The floor is the time to read weights and KV once"
+        f" at the measured {machine['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s.",
+    ]
+    return "\n".join(lines)
+
+
+def shelf_table() -> str:
+    """Every variant on every shelf."""
+    from kvist.spec.shelves import VARIANTS
+
+    lines = ["| shelf | variant | what it does | exact |", "|---|---|---|---|"]
+    lines += [f"| `{v.shelf}` | `{v.name}` | {v.summary} | {'yes' if v.exact else 'no'} |" for v in VARIANTS]
+    return "\n".join(lines)
+
+
+def option_table() -> str:
+    """Every option: flag, environment variable, TOML key."""
+    from kvist.cli.options import ALL
+
+    lines = ["| flag | environment | TOML key | expects | what it does |", "|---|---|---|---|---|"]
+    for name, option in ALL.items():
+        flag = f"`--{name.replace('_', '-')}`"
+        lines.append(f"| {flag} | `KVIST_{name.upper()}` | `{name}` | {option.expected} | {option.help} |")
+    return "\n".join(lines)
+
+
+PARTS = {
+    "README.md": {"measured": measured_table},
+    "docs/reference.md": {"options": option_table, "shelves": shelf_table},
+}
+
+
+def fresh(text: str, parts: dict) -> str:
+    """The page with every generated part written anew."""
+    for name, make in parts.items():
+        begin = BEGIN.format(name)
+        pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(END), re.S)
+        assert pattern.search(text), f"no place for {name}"
+        text = pattern.sub(lambda _: f"{begin}\n{make()}\n{END}", text)  # noqa: B023
+    return text
+
+
+def main() -> int:
+    stale = []
+    for file, parts in PARTS.items():
+        page = ROOT / file
+        old = page.read_text()
+        new = fresh(old, parts)
+        if new != old:
+            stale.append(file)
+            if "--check" not in sys.argv:
+                page.write_text(new)
+    print(("stale: " if "--check" in sys.argv else "wrote: ") + (", ".join(stale) or "nothing"))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
