@@ -331,4 +331,4 @@ TEXT = [
     338, 28349, 601, 553, 288, 1012, 3117, 429, 260, 1120, 30, 378, 7241, 314, 338, 3500, 314, 1165, 198, 397,
     7581, 359, 986, 28, 588, 17101, 553, 288, 5754, 527, 282, 601, 654, 2951, 284, 527, 282, 601, 1251, 685,
 ]  # fmt: skip
-"""SmolLM2's tokens of a paragraph: 'A cache is a promise about the past: what was computed once need not be' and so on."""
+"""SmolLM2's tokens of "A cache is a promise about the past: what was computed once need not be computed again..."."""

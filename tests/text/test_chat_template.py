@@ -213,6 +213,16 @@ def test_a_refusal_of_the_template_is_passed_on():
         template.render([USER])
 
 
+def test_what_transformers_always_passes():
+    template = ChatTemplate("{{ documents is none }}{{ tools is none }}{{ bos_token is defined }}")
+    assert template.render([USER]) == "TrueTrueFalse"
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.reasoning_content }}/{{ m.thinking }}/{{ m.name is defined }};{% endfor %}"
+    )
+    chat = [{**ANSWER, key: "t", "name": None} for key in ("reasoning_content", "thinking", "reasoning")]
+    assert template.render(chat) == "t/t/False;" * 3
+
+
 def test_clock_and_special_tokens_come_in_by_the_door():
     source = "{{ strftime_now('%Y-%m-%d') }}{{ bos_token }}{{ eos_token }}{{ unk_token is defined }}"
     template = ChatTemplate(source, "<B>", "<E>", now=lambda: datetime(2031, 2, 3))

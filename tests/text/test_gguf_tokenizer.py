@@ -209,3 +209,19 @@ def test_digest_follows_content(tmp_path):
     assert len(digest(base)) == 16
     assert digest(base) == digest(byte_level(**{"tokenizer.chat_template": "another", "general.name": "x"}))
     assert len({digest(pairs) for pairs in [base, *others]}) == 5
+
+
+def test_a_header_cut_anywhere_is_a_corrupt_file(tmp_path):
+    pairs = byte_level()
+    pairs["tokenizer.last"] = "the end"
+    good = write_gguf(tmp_path / "x.gguf", pairs).read_bytes()
+    for cut in [0, 3, 23, 24, 30, *range(40, len(good), 97), *range(len(good) - 20, len(good))]:
+        (tmp_path / "y.gguf").write_bytes(good[:cut])
+        with pytest.raises(CorruptFile, match=r"y\.gguf"):
+            from_gguf(tmp_path / "y.gguf")
+    for start in (b"GGML" + good[4:], good[:4] + b"\x00\x00\x00\x03" + good[8:]):
+        (tmp_path / "y.gguf").write_bytes(start)
+        with pytest.raises(CorruptFile, match="little-endian GGUF"):
+            from_gguf(tmp_path / "y.gguf")
+    with pytest.raises(CorruptFile, match="there is no file"):
+        from_gguf(tmp_path / "none.gguf")

@@ -1,6 +1,7 @@
 """The tokenizer contract: control tokens, surrogates, bytes, guarded encoding (fault F092)."""
 
 import random
+import sys
 import threading
 
 import pytest
@@ -126,10 +127,15 @@ def test_threads_do_not_disturb_each_other(smol):
             wrong.extend([special] * (smol.encode(text, allow_special=special) != want[special]))
 
     threads = [threading.Thread(target=work, args=(n % 2 == 0,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert not wrong
 
 

@@ -108,7 +108,7 @@ def encode_chat(
     given = (list(_listed(messages, "messages")), tools, extra)
     strings = list(_strings(given))
     if not any(words.cuts(text) for text in strings):
-        text = template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **extra)
+        text = template.render(given[0], add_generation_prompt=add_generation_prompt, tools=tools, **extra)
         return tokenizer.encode(text, allow_special=True, add_bos=False)
     mark = free_mark("".join(strings) + template.source)
     messages, tools, extra = _marked(given, lambda text: words.mark(text, mark))

@@ -170,11 +170,12 @@ class _Grid:
 
 def _first_needed(retention: Retention, position: np.ndarray) -> np.ndarray:
     """``Retention.first_needed`` for many positions."""
+    first = np.zeros_like(position)
     if retention.window_tokens is not None:
-        return np.maximum(position - (retention.window_tokens - 1), 0)
-    if retention.chunk_tokens is not None:
-        return position // retention.chunk_tokens * retention.chunk_tokens
-    return np.zeros_like(position)
+        np.maximum(position - (retention.window_tokens - 1), 0, out=first)
+    elif retention.chunk_tokens is not None:
+        np.subtract(position, position % retention.chunk_tokens, out=first)
+    return first
 
 
 def _last_reader(retention: Retention, part_end: np.ndarray) -> np.ndarray:

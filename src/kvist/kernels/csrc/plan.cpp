@@ -13,7 +13,7 @@ namespace kvist {
 namespace {
 
 constexpr int64_t BUFFER_BYTES = 8 << 20;        // cell results waiting for their merge
-constexpr int64_t SERIAL_MULTIPLY_ADDS = 1 << 17;  // below this, waking the other threads costs more than it gives
+constexpr int64_t SERIAL_MULTIPLY_ADDS = 1 << 18;  // below this, waking the other threads costs more than it gives
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("work list: " + what); }
 
