@@ -11,25 +11,34 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 def measured_table() -> str:
     """The newest comparison with transformers in results/."""
-    found = sorted((ROOT / "results").glob("*-transformers-*.json"), key=lambda p: json.loads(p.read_text())["machine"]["at"])
+    found = sorted(
+        (ROOT / "results").glob("*-transformers-*.json"), key=lambda p: json.loads(p.read_text())["machine"]["at"]
+    )
     if not found:
         return "*(no measurement yet: `make bench`)*"
     record = json.loads(found[-1].read_text())
     machine = record["machine"]
-    lines = ["| SmolLM2-135M, fp32 weights | kvist (f16 KV) | transformers | ratio | floor | share of floor |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| SmolLM2-135M, fp32 weights | kvist (f16 KV) | transformers | ratio | floor | share of floor |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in record["rows"]:
         if row["what"] not in ("decode", "prefill"):
             continue
         mine = next(v for k, v in row.items() if k.startswith("kvist"))["median"]
         peer = next(v for k, v in row.items() if k.startswith("transformers"))["median"]
-        what = f"decode at {row['context_tokens']:,} tokens" if row["what"] == "decode" else f"prefill of {row['prompt_tokens']:,}"
+        what = (
+            f"decode at {row['context_tokens']:,} tokens"
+            if row["what"] == "decode"
+            else f"prefill of {row['prompt_tokens']:,}"
+        )
         floor = f"{row['floor']:.1f} | {mine / row['floor']:.0%}" if "floor" in row else " | "
         lines.append(f"| {what}, tok/s | **{mine:.1f}** | {peer:.1f} | {mine / peer:.1f}x | {floor} |")
     lines += [
         "",
-        f"Medians, both sides interleaved in one run: `{machine['command']}` on {machine['cpu']}, {machine['threads']} threads,"
-        f" commit {machine['commit']}, [JSON](results/{found[-1].name}). The floor is the time to read weights and KV once"
-        f" at the measured {machine['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s.",
+        f"Medians, both sides interleaved in one run: `{machine['command']}` on {machine['cpu']},"
+        f" {machine['threads']} threads, commit {machine['commit']}, [JSON](results/{found[-1].name})."
+        f" The floor is the time to read weights and KV once at the measured {machine['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s.",
     ]
     return "\n".join(lines)
 

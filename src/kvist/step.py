@@ -33,7 +33,7 @@ class NewSequence:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """New state of one block table: keep the first ``keep`` entries, append ``append``, then null ``[null_from, null_to)``."""
+    """One block table: keep the first ``keep`` entries, append ``append``, then null ``[null_from, null_to)``."""
 
     seq: SeqId
     group: GroupId

@@ -9,14 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from real_model import SHARED, llm, packaged  # noqa: E402
-
 from kvist.errors import KvistError  # noqa: E402
 from kvist.kernels.attention.base import layer_view  # noqa: E402
 from kvist.runtime.store import Store  # noqa: E402
 from kvist.spec.format import KVFormat  # noqa: E402
 from kvist.spec.hf import read_config, read_shape  # noqa: E402
 from kvist.spec.layout import plan_layout  # noqa: E402
+from real_model import SHARED, llm, packaged  # noqa: E402
 
 ALLOWANCE_BYTES = 350 << 20
 
@@ -35,7 +34,7 @@ def golden_specs():
 
 @pytest.mark.parametrize("fmt", ["f16", "f32", "bf16/f16"])
 def test_the_stores_bytes_are_the_formulas_for_every_known_config(fmt):
-    """Address every row of one block through the views that kernels use; each byte is used once or counted as padding."""
+    """Address every row of one block as kernels do; each byte is used once or counted as padding."""
     kv = KVFormat.parse(fmt)
     seen = 0
     for name, spec in golden_specs():
@@ -78,7 +77,7 @@ def test_what_a_sequence_held_is_what_the_formula_says(n):
 
 def test_peak_memory_is_weights_and_pool_and_little_else():
     packaged()
-    code = f"""
+    code = """
 import json
 from kvist.config import CacheConfig, EngineConfig
 from kvist.runtime.build import BuildOptions

@@ -5,9 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from real_model import judge, llm, prompts  # noqa: E402
-
 from kvist.runtime.llm import Ask  # noqa: E402
+from real_model import judge, llm, prompts  # noqa: E402
 
 NEW_TOKENS = 128
 LENGTHS = [5, 33, 64, 100, 150, 31, 257, 1, 96, 400]
@@ -38,7 +37,9 @@ def test_greedy_is_token_identical_to_transformers(cases, alone):
         wrong = [i for i, token in enumerate(output) if int(logits[i].argmax()) != token]
         for i in wrong:
             top = logits[i].topk(2).values
-            raise AssertionError(f"token {i} of a {len(prompt)}-token prompt differs; the judge's margin is {top[0] - top[1]:.2e}")
+            raise AssertionError(
+                f"token {i} of a {len(prompt)}-token prompt differs; the judge's margin is {top[0] - top[1]:.2e}"
+            )
 
 
 def test_the_outputs_are_not_all_alike(alone):

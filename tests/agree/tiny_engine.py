@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tiny_models import tiny
+
 from kvist.config import CacheConfig, EngineConfig, SchedConfig
 from kvist.model.weights import load_weights
 from kvist.runtime.build import BuildOptions, build_engine

@@ -139,7 +139,9 @@ def test_broken_models_exit_with_1(tmp_path):
     one_line_error(kvist("generate", "x", "--model", str(tmp_path / "none")), 1, "does not exist")
     folder = tmp_path / "folder"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "quantum_llm", "architectures": ["QuantumForCausalLM"]}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "quantum_llm", "architectures": ["QuantumForCausalLM"]})
+    )
     one_line_error(kvist("generate", "x", "--model", str(folder)), 1, "quantum_llm", "known")
 
 
@@ -171,7 +173,18 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path):
 
 def test_chat_continues_on_the_cache_forks_and_takes_back():
     packaged()
-    said = "My name is Ada.\n/fork\n/branches\nWhat is my name?\n/undo\n/stats\n/switch 0\n/nonsense\n/switch x\n/undo\n/undo\n/quit\n"
+    commands = (
+        "/branches",
+        "What is my name?",
+        "/undo",
+        "/stats",
+        "/switch 0",
+        "/nonsense",
+        "/switch x",
+        "/undo",
+        "/undo",
+    )
+    said = "\n".join(["My name is Ada.", "/fork", *commands, "/quit", ""])
     done = kvist("chat", "--temperature", "0", "--max-tokens", "12", stdin=said)
     assert done.returncode == 0, done.stderr
     assert "on branch 1 now" in done.stdout and "* 1: 1 turns" in done.stdout

@@ -41,7 +41,7 @@ def test_a_failing_executor_ends_what_runs_and_nothing_else(layout, step):
     counters = p.engine.scheduler.counters
     assert counters.failures == 1 and counters.finished_length >= 4
     assert drive(p, requests[0]).tokens["r0", 0] == drive(p, requests[0]).tokens["r0", 0]
-    assert log.inner.known_sequences() <= 2  # the last ones are forgotten with the next plan
+    assert log.inner.known_sequences() == 1  # the last one is forgotten with the next plan
 
 
 def test_a_wrong_answer_is_a_failure_too():
@@ -199,3 +199,17 @@ def test_f115_work_of_a_step_does_not_grow_with_the_pool(layout):
         p.engine.scheduler.abort("r0")
     assert counts[0] > 1000
     assert max(counts) <= 1.1 * min(counts)
+
+
+def test_a_failure_ends_also_those_the_budget_left_out_of_the_step():
+    p = paper(budget=2)
+    log = recorded(p)
+    for i in range(3):
+        p.engine.add(ask(f"r{i}", words(2, i), 40))
+    out = Outcome()
+    while len(p.engine.scheduler.running) < 3:
+        out.note(p.engine.step())
+    log.fail_at = {log.plans[-1].step + 1}
+    out.note(p.engine.step())
+    assert len(log.plans[-1].chunks) == 2 and len(out.last) == 3
+    books(p)

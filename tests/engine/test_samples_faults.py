@@ -3,7 +3,21 @@
 import pytest
 
 from kvist.spec.sampling import Sampling
-from paperwork import LAYOUTS, MODEL, B, Outcome, ask, check, computed_of, drive, paper, recorded, same_as_alone, words
+from paperwork import (
+    LAYOUTS,
+    MODEL,
+    B,
+    Outcome,
+    ask,
+    books,
+    check,
+    computed_of,
+    drive,
+    paper,
+    recorded,
+    same_as_alone,
+    words,
+)
 
 DRAWN = Sampling(temperature=1.0, seed=40)
 
@@ -130,3 +144,34 @@ def test_children_get_the_prompt_logprobs_of_the_parent():
     out = drive(paper(budget=16), ask("r", prompt, 4, n=3, sampling=DRAWN, prompt_logprobs=1))
     lists = [e.prompt_logprobs for e in out.events if e.index == 0]
     assert len(lists) == 3 and len(set(lists)) == 1 and len(lists[0]) == 40
+
+
+def test_a_fork_that_never_ran_leaves_nothing_behind():
+    prompt = words(2 * B + 9)
+    p = paper()
+    seqs = p.engine.add(ask("r", prompt, 20, n=3, sampling=DRAWN))
+    p.engine.step()
+    assert p.engine.scheduler.counters.forks == 2
+    for seq in reversed(seqs):
+        p.engine.abort(seq)
+    books(p)
+    out = drive(p, ask("again", prompt, 4))
+    assert out.usage("again").cached_tokens == len(prompt) - 1
+    same_as_alone("full", out, [ask("again", prompt, 4)])
+
+
+def test_the_heir_of_an_aborted_sample_does_not_count_the_prompt_again():
+    p = paper(budget=B)
+    seqs = p.engine.add(ask("r", words(3 * B + 5), 4, n=3, sampling=DRAWN))
+    out = Outcome()
+    out.note(p.engine.step() + p.engine.step() + p.engine.abort(seqs[0]))
+    drive(p, outcome=out)
+    counters = p.engine.scheduler.counters
+    assert counters.prompt_tokens == 3 * B + 5
+    assert counters.cached_tokens == 0 and counters.sibling_hit_tokens == 2 * B
+    p = paper(budget=B)
+    seqs = p.engine.add(ask("r", words(3 * B + 5), 4, n=3, sampling=DRAWN))
+    out = Outcome()
+    out.note(p.engine.abort(seqs[0]))
+    drive(p, outcome=out)
+    assert p.engine.scheduler.counters.prompt_tokens == 3 * B + 5

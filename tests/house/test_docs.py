@@ -72,5 +72,7 @@ def test_make_targets_named_in_the_docs_exist():
 
 def test_generated_parts_are_fresh():
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, str(ROOT / "docs" / "regenerate.py"), "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "regenerate.py"), "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,7 +40,9 @@ def test_functions_are_short(path):
     assert long == {}
 
 
-THINKING = "kvist.spec.model, kvist.spec.layout, kvist.cache.cache, kvist.sched.scheduler, kvist.engine.engine, kvist.sim.run"
+THINKING = (
+    "kvist.spec.model, kvist.spec.layout, kvist.cache.cache, kvist.sched.scheduler, kvist.engine.engine, kvist.sim.run"
+)
 
 
 def test_the_thinking_half_imports_quickly_and_without_torch():

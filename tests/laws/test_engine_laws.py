@@ -122,6 +122,8 @@ def laws(layout, trial_):
         assert from_plain(StepResult, msgpack.unpackb(msgpack.packb(to_plain(result)))) == result
     for key, event in out.last.items():
         usage = event.usage
+        if event.token is not None and usage.held_blocks:
+            assert usage.held_blocks == LAYOUTS[layout].blocks_for(usage.computed_tokens)
         computed = first_time(computed_of(log, event.seq), usage.prompt_tokens)
         if out.tokens[key] and key[1] == 0:
             assert usage.cached_tokens + computed == usage.prompt_tokens

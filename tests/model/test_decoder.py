@@ -102,6 +102,7 @@ def test_logits_are_returned_for_the_rows_asked_for():
     assert run(tokens, 0, []).shape == (0, spec.vocab)
     before = pool.pool.clone()
     assert torch.equal(run(tokens[39:], 39, [0], write_from=40), every[39:]), "recomputed from sealed blocks"
+    run([tokens[39] + 1], 39, [0], write_from=40)
     assert torch.equal(pool.pool, before), "and nothing written"
     run([tokens[39] + 1], 39, [0])
     assert not torch.equal(pool.pool, before), "the check can see a write"

@@ -140,6 +140,13 @@ def test_stop_ids_end_a_sequence_unless_ignored_or_barred():
     assert len(out.tokens["r", 0]) >= 20
 
 
+def test_a_stop_id_below_min_tokens_is_a_token_like_any_other():
+    s = scheduler()
+    s.add(ask("r", words(5), 9, stop_ids=(5,), sampling=Sampling(temperature=0.0, min_tokens=2)))
+    reasons = [s.commit(answer(s.plan()))[0].finish_reason for _ in range(3)]
+    assert reasons == [None, None, "stop"]
+
+
 def test_the_context_ends_a_sequence_with_length():
     out = drive(paper(context_tokens=32), ask("r", words(20), 100))
     assert len(out.tokens["r", 0]) == 12 and out.reason("r") == "length"

@@ -9,7 +9,7 @@ from kvist.ids import NULL_BLOCK
 from kvist.sim.draws import Cell, PaperModel, extend, mix
 from kvist.sim.memory import PaperFault
 from kvist.spec.sampling import Sampling
-from kvist.step import NewSequence
+from kvist.step import Chunk, NewSequence, StepPlan, TableChange
 from paperwork import LAYOUTS, B, Outcome, ask, drive, paper, recorded, words
 
 
@@ -206,3 +206,30 @@ def test_recorder_sees_every_plan():
     log = recorded(p)
     drive(p, ask("r", words(5), 3))
     assert [plan.step for plan in log.plans] == [1, 2, 3]
+
+
+def executor():
+    p = paper(blocks=8)
+    return p.engine.executor
+
+
+def two_prompts(tables, chunks):
+    new = tuple(NewSequence(i, (1, 2, 3, 4), Sampling()) for i in range(2))
+    return StepPlan(1, new=new, fresh=(0, 1), tables=tables, chunks=chunks)
+
+
+def test_reading_what_is_only_written_in_the_same_step_is_seen():
+    """All rows of a step are computed at once: no row may count on another's write (blocks matched too early)."""
+    tables = (TableChange(0, 0, 0, (0,)), TableChange(1, 0, 0, (0,)))
+    with pytest.raises(PaperFault, match="poison"):
+        executor().execute(two_prompts(tables, (Chunk(0, 0, (1, 2, 3, 4)), Chunk(1, 3, (4,)))))
+    apart = (TableChange(0, 0, 0, (0,)), TableChange(1, 0, 0, (1,)))
+    executor().execute(two_prompts(apart, (Chunk(0, 0, (1, 2, 3, 4)), Chunk(1, 0, (1, 2, 3, 4)))))
+
+
+def test_overwriting_another_row_of_the_same_step_is_seen():
+    tables = (TableChange(0, 0, 0, (0,)), TableChange(1, 0, 0, (0,)))
+    new = (NewSequence(0, (1, 2), Sampling()), NewSequence(1, (5, 6), Sampling()))
+    plan = StepPlan(1, new=new, fresh=(0,), tables=tables, chunks=(Chunk(0, 0, (1, 2)), Chunk(1, 0, (5, 6))))
+    with pytest.raises(PaperFault, match="should hold"):
+        executor().execute(plan)

@@ -92,7 +92,9 @@ def _read(file: Path) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text (byte {error.start})", remedy="convert it to UTF-8") from error
     except OSError as error:
-        raise UsageError(f"the prompt file {file} cannot be read ({error.strerror})", remedy="check the path") from error
+        raise UsageError(
+            f"the prompt file {file} cannot be read ({error.strerror})", remedy="check the path"
+        ) from error
 
 
 def _print_stream(llm: LLM, prompt: tuple[int, ...], ask: Ask) -> None:

@@ -15,10 +15,14 @@ def command(
     ctx: typer.Context,
     path: Annotated[
         Path | None,
-        typer.Argument(help="A GGUF file, a folder or a config.json (default: the packaged SmolLM2).", show_default=False),
+        typer.Argument(
+            help="A GGUF file, a folder or a config.json (default: the packaged SmolLM2).", show_default=False
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-    shape_only: Annotated[bool, typer.Option("--shape-only", help="Accept a config that gives just the cache's shape.")] = False,
+    shape_only: Annotated[
+        bool, typer.Option("--shape-only", help="Accept a config that gives just the cache's shape.")
+    ] = False,
     kv_format: opt.KvFormat = None,
     block_tokens: opt.BlockTokens = None,
     config: opt.Config = None,

@@ -57,5 +57,7 @@ def answer_json(answer: Answer, *, model: str, dtype: str, kv_format: str) -> di
     if answer.error:
         out["error"] = answer.error
     if answer.logprobs:
-        out["logprobs"] = [{"token": t.token, "logprob": t.logprob, "top": [list(x) for x in t.top]} for t in answer.logprobs]
+        out["logprobs"] = [
+            {"token": t.token, "logprob": t.logprob, "top": [list(x) for x in t.top]} for t in answer.logprobs
+        ]
     return out

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvist.cli.options import Settings

@@ -53,36 +53,42 @@ def _stops(value: object) -> tuple[str, ...]:
     return tuple(listed)
 
 
-RUN: Final[dict[str, Option]] = {
-    "model": Option("run", "model", read_text, "a path", "a GGUF file or a Hugging Face folder (default: the packaged SmolLM2)"),
-    "dtype": Option("run", "dtype", read_text, "f32 or bf16", "type of the weights in memory: f32 or bf16"),
-    "attention": Option("run", "attention", read_text, "a name", "attention kernel: best, native or reference"),
-    "numerics": Option("run", "numerics", read_text, "fast or invariant", "fast, or invariant: answers independent of neighbours"),
-    "threads": Option("run", "threads", read_int, "a whole number", "threads (0: one per core)"),
-    "poison": Option("run", "poison", read_bool, "true or false", "fill void blocks with NaN, to find stale reads"),
-    "max_tokens": Option("ask", "max_tokens", read_int, "a whole number", "most new tokens"),
-    "n": Option("ask", "n", read_int, "a whole number", "answers per prompt"),
-    "stop": Option("ask", "stop", _stops, "a string, or a list of them", "end at this string, not shown (repeatable)"),
-    "ignore_eos": Option("ask", "ignore_eos", read_bool, "true or false", "go on past the end-of-text token"),
-    "temperature": Option("sampling", "temperature", _number, "a number", "0 is greedy"),
-    "top_k": Option("sampling", "top_k", read_int, "a whole number", "draw from the k likeliest (0: all)"),
-    "top_p": Option("sampling", "top_p", _number, "a number", "draw from the likeliest that together reach p"),
-    "min_p": Option("sampling", "min_p", _number, "a number", "draw from those at least p times as likely as the best"),
-    "repetition_penalty": Option("sampling", "repetition_penalty", _number, "a number", "divide logits of tokens seen (1: off)"),
-    "presence_penalty": Option("sampling", "presence_penalty", _number, "a number", "subtract once for tokens already written"),
-    "frequency_penalty": Option("sampling", "frequency_penalty", _number, "a number", "subtract per time a token was written"),
-    "logit_bias": Option("sampling", "logit_bias", _bias, "ID=BIAS,ID=BIAS", "add to the logits of token ids: ID=BIAS,..."),
-    "seed": Option("sampling", "seed", read_int, "a whole number", "seed of the sampler"),
-    "logprobs": Option("sampling", "logprobs", read_int, "a whole number", "report log-probabilities and that many alternatives"),
-}  # fmt: skip
-
+_ROWS: Final = (
+    ("run", "model", read_text, "a path", "a GGUF file or a Hugging Face folder (default: the packaged SmolLM2)"),
+    ("run", "dtype", read_text, "f32 or bf16", "type of the weights in memory: f32 or bf16"),
+    ("run", "attention", read_text, "a name", "attention kernel: best, native or reference"),
+    ("run", "numerics", read_text, "a name", "fast, or invariant: the same bits whatever runs beside it"),
+    ("run", "threads", read_int, "a whole number", "threads (0: one per core)"),
+    ("run", "poison", read_bool, "true or false", "fill void blocks with NaN, to find stale reads"),
+    ("ask", "max_tokens", read_int, "a whole number", "most new tokens"),
+    ("ask", "n", read_int, "a whole number", "answers per prompt"),
+    ("ask", "stop", _stops, "a string, or a list of them", "end at this string, not shown (repeatable)"),
+    ("ask", "ignore_eos", read_bool, "true or false", "go on past the end-of-text token"),
+    ("sampling", "temperature", _number, "a number", "0 is greedy"),
+    ("sampling", "top_k", read_int, "a whole number", "draw from the k likeliest (0: all)"),
+    ("sampling", "top_p", _number, "a number", "draw from the likeliest that together reach p"),
+    ("sampling", "min_p", _number, "a number", "draw from those at least p times as likely as the best"),
+    ("sampling", "repetition_penalty", _number, "a number", "divide logits of tokens seen (1: off)"),
+    ("sampling", "presence_penalty", _number, "a number", "subtract once for tokens already written"),
+    ("sampling", "frequency_penalty", _number, "a number", "subtract per time a token was written"),
+    ("sampling", "logit_bias", _bias, "ID=BIAS,ID=BIAS", "add to the logits of token ids: ID=BIAS,..."),
+    ("sampling", "seed", read_int, "a whole number", "seed of the sampler"),
+    ("sampling", "logprobs", read_int, "a whole number", "report log-probabilities and that many alternatives"),
+)
+RUN: Final = {name: Option(section, name, read, expected, text) for section, name, read, expected, text in _ROWS}
 ALL: Final = RUN | OPTIONS
 RUN_PANEL: Final = "Model and kernels"
 ASK_PANEL: Final = "Sampling"
 ENGINE_PANEL: Final = "Cache and scheduler"
 
 
-_METAVAR: Final = {read_int: "INT", _number: "NUMBER", read_bytes: "SIZE", _stops: "TEXT", _bias: "ID=BIAS,..."}
+_METAVAR: Final[dict[Any, str]] = {
+    read_int: "INT",
+    _number: "NUMBER",
+    read_bytes: "SIZE",
+    _stops: "TEXT",
+    _bias: "ID=BIAS,...",
+}
 
 
 def _option(name: str, panel: str) -> Any:

@@ -146,9 +146,7 @@ def build_engine(
     )
     clock = WallClock()
     executor = TorchExecutor(decoder, store, clock)
-    engine = assemble(
-        layout, executor, clock, config, context_tokens=spec.context_tokens, fingerprint=fingerprint
-    )
+    engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens, fingerprint=fingerprint)
     return engine, executor
 
 

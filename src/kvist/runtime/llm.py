@@ -61,7 +61,9 @@ class LLM:
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Token ids of a conversation that the model is to answer. Raises ``ModelError`` without a chat template."""
         if self.built.template is None:
-            raise ModelError(f"{self.built.path.name} has no chat template", remedy="use generate, or an instruct model")
+            raise ModelError(
+                f"{self.built.path.name} has no chat template", remedy="use generate, or an instruct model"
+            )
         return tuple(encode_chat(self.tokenizer, self.built.template, messages))
 
     def generate(self, prompt: Prompt, ask: Ask | None = None, **sampling: Any) -> Answer:

@@ -22,7 +22,7 @@ _FIRST_LOOK = 1024
 
 @dataclass(slots=True)
 class SamplerState:
-    """What sampling one sequence needs to remember. Owner: the executor. Counts exist only when a penalty reads them."""
+    """What sampling one sequence remembers. Owner: the executor. Counts exist only when a penalty reads them."""
 
     sampling: Sampling
     stop_ids: tuple[int, ...]

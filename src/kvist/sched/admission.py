@@ -80,6 +80,7 @@ class Gate:
                 self._cache.extend(seq.id, seq.computed + n_tokens)
                 return n_tokens
             except PoolFull:
+                self._counters.shrunk_chunks += alone and n_tokens > 1
                 n_tokens = n_tokens // 2 if alone else 0
         self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
         seq.computed = 0

@@ -138,12 +138,10 @@ class Scheduler:
         """The next step; None when there is nothing to compute. What it takes from the pool is taken."""
         if self._flight is not None:
             raise StateError(f"step {self._flight.plan.step} is still out", remedy="commit its result, or call fail()")
-        before = self.counters.preemptions
         rows = self._continue()
-        if self.counters.preemptions == before:
-            rows += self._admit(self._budget - sum(row.n_tokens for row in rows))
-            if self._roster.waiting and not self._roster.running:
-                self._give_up(self._roster.waiting[0])
+        rows += self._admit(self._budget - sum(row.n_tokens for row in rows))
+        if self._roster.waiting and not self._roster.running:
+            self._give_up(self._roster.waiting[0])
         if not rows:
             return None
         plan = self._write(rows)
@@ -188,17 +186,12 @@ class Scheduler:
             step=self._step,
             new=tuple(letter.new),
             forget=self._endings.take_forgotten(),
-            fresh=tuple(drained.fresh),
-            tables=tuple(t for t in drained.tables if self._introduced(t.seq)),
-            copies=tuple(drained.copies),
+            fresh=drained.fresh,
+            tables=drained.tables,
+            copies=drained.copies,
             chunks=tuple(letter.chunks),
             samples=tuple(letter.samples),
         )
-
-    def _introduced(self, seq: SeqId) -> bool:
-        """False for sequences that are over, and for those whose admission was undone before the executor saw them."""
-        found = self._roster.live.get(seq)
-        return found is not None and found.known
 
     def commit(self, result: StepResult) -> list[Event]:
         """Apply the result of the plan that is out. Raises ``StateError``, nothing changed, when it is no answer."""

@@ -23,13 +23,23 @@ class Ops(Protocol):
     name: str
 
     def linear(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``x [rows, in] @ weight.T [in, out] + bias`` in the invariant class."""
         ...
 
     def linear_fast(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same in the fast class: whichever of the implementations is quicker for this many rows."""
         ...
