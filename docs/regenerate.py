@@ -11,9 +11,11 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 def measured_table() -> str:
     """The newest comparison with transformers in results/."""
-    found = sorted(
-        (ROOT / "results").glob("*-transformers-*.json"), key=lambda p: json.loads(p.read_text())["machine"]["at"]
-    )
+
+    def measured_at(path: Path) -> str:
+        return json.loads(path.read_text())["machine"]["at"]
+
+    found = sorted((ROOT / "results").glob("*-transformers-*.json"), key=measured_at)
     if not found:
         return "*(no measurement yet: `make bench`)*"
     record = json.loads(found[-1].read_text())
@@ -38,7 +40,8 @@ def measured_table() -> str:
         "",
         f"Medians, both sides interleaved in one run: `{machine['command']}` on {machine['cpu']},"
         f" {machine['threads']} threads, commit {machine['commit']}, [JSON](results/{found[-1].name})."
-        f" The floor is the time to read weights and KV once at the measured {machine['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s.",
+        f" The floor is the time to read weights and KV once at the measured"
+        f" {machine['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s.",
     ]
     return "\n".join(lines)
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvist.errors import CorruptFile, ModelError
+from kvist.gguf_header import parse_header
 from kvist.spec.format import KVFormat
 from kvist.spec.gguf import spec_of
-from kvist.spec.gguf_header import parse_header
 from kvist.spec.layout import plan_layout
 
 LIMIT_S = 1.0

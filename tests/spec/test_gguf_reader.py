@@ -8,9 +8,9 @@ import pytest
 from gguf_maker import KEYS, blocks, build
 
 from kvist.errors import CorruptFile, MissingField, UnknownArchitecture
+from kvist.gguf_header import TENSOR_TYPES, parse_header, read_header
 from kvist.spec.format import KVFormat
 from kvist.spec.gguf import known_gguf_architectures, read_gguf, spec_of
-from kvist.spec.gguf_header import TENSOR_TYPES, parse_header, read_header
 from kvist.spec.layer import Full, Latent, NoMixer, Router, Window
 from kvist.spec.rope import Rope, yarn_mscale
 from kvist.spec.weights import weight_elements

@@ -10,9 +10,9 @@ from gguf import GGMLQuantizationType
 from gguf.quants import QuantError, dequantize
 
 from kvist.errors import ModelError
+from kvist.gguf_header import TENSOR_TYPES, Tensor, read_header
 from kvist.model.names import GGUF
 from kvist.model.source import READ_ELEMENTS
-from kvist.spec.gguf_header import TENSOR_TYPES, Tensor, read_header
 
 _BLOCKS = {name: (elements, size) for name, elements, size in TENSOR_TYPES.values()}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from kvist.errors import CorruptFile, UnknownArchitecture
+from kvist.gguf_header import Header, read_header
 from kvist.spec.ffn import Activation
 from kvist.spec.gguf_fields import Keys
-from kvist.spec.gguf_header import Header, read_header
 from kvist.spec.gguf_moe import ffns_of
 from kvist.spec.gguf_rope import read_rope
 from kvist.spec.layer import Attention, Full, Latent, LayerSpec, Mixer, NoMixer, Window

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from kvist.errors import CorruptFile, MissingField
-from kvist.spec.gguf_header import ArrayRef, Header, Value
+from kvist.gguf_header import ArrayRef, Header, Value
 
 MAX_LAYERS: Final = 2048
 MAX_INT: Final = 1 << 40

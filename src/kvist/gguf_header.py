@@ -85,17 +85,24 @@ class Header:
     data_start: int
     file_bytes: int
 
-    def strings(self, key: str) -> list[str]:
-        """The strings of an array, for instance a tokenizer's words; empty when there is no such key."""
+    def items(self, key: str) -> list[Scalar]:
+        """The elements of an array, for instance a tokenizer's words; empty when there is no such array."""
         value = self.values.get(key)
         if isinstance(value, tuple):
-            return [str(v) for v in value]
-        if not isinstance(value, ArrayRef) or value.kind != _STRING:
+            return list(value)
+        if not isinstance(value, ArrayRef):
             return []
         with self.path.open("rb") as file:
             file.seek(value.start)
-            cursor = _Cursor(file.read(value.end - value.start), self.path, value.start)
-        return [cursor.string() for _ in range(value.count)]
+            data = file.read(value.end - value.start)
+        if value.kind == _STRING:
+            return list(_Cursor(data, self.path, value.start).strings(value.count))
+        found = struct.unpack(f"<{value.count}{_SCALARS[value.kind]}", data)
+        return [bool(x) for x in found] if value.kind == _BOOL else list(found)
+
+    def strings(self, key: str) -> list[str]:
+        """The elements of an array as strings."""
+        return [str(v) for v in self.items(key)]
 
     def floats(self, tensor: str) -> tuple[float, ...]:
         """The values of a small F32 tensor; empty when absent or of another type."""
@@ -146,6 +153,22 @@ class _Cursor:
         raw = bytes(self.data[self.at : self.at + n])
         self.at += n
         return raw.decode("utf-8", errors="replace")
+
+    def strings(self, count: int) -> list[str]:
+        """Strings one after the other, which must be UTF-8."""
+        data, at, found = self.data, self.at, []
+        unpack = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                start = at + 8
+                at = start + unpack(data, at)[0]
+                if at > self.end:
+                    raise self.corrupt(f"an array of {count:,} strings does not end within the file")
+                found.append(str(data[start:at], "utf-8"))
+        except (struct.error, OverflowError, UnicodeDecodeError) as error:
+            raise self.corrupt(f"a string of an array breaks off or is not UTF-8 ({error})") from error
+        self.at = at
+        return found
 
     def skip_strings(self, count: int) -> None:
         """Walk over strings without looking at them; the hot loop of reading a header."""
@@ -217,11 +240,11 @@ def _placed(cursor: _Cursor, raw: tuple[str, tuple[int, ...], int, int], data_st
 def _parse(cursor: _Cursor, path: Path) -> Header:
     cursor.need(4, "the magic")
     if bytes(cursor.data[:4]) != MAGIC:
-        raise cursor.corrupt(f"the file starts with {bytes(cursor.data[:4])!r} instead of {MAGIC!r}")
+        raise cursor.corrupt(f"starts with {bytes(cursor.data[:4])!r}, which is not a little-endian GGUF file")
     cursor.at = 4
     version = int(cursor.number("I", "the version"))
     if version not in (2, 3):
-        raise cursor.corrupt(f"GGUF version {version} is not supported (2 and 3 are)")
+        raise cursor.corrupt(f"version {version}; only little-endian GGUF files of version 2 or 3 are read")
     n_tensors = cursor.count("the number of tensors", _SMALLEST_TENSOR, MAX_TENSORS)
     n_pairs = cursor.count("the number of key-value pairs", _SMALLEST_PAIR, MAX_TENSORS)
     values: dict[str, Value] = {}
