@@ -240,11 +240,11 @@ def _placed(cursor: _Cursor, raw: tuple[str, tuple[int, ...], int, int], data_st
 def _parse(cursor: _Cursor, path: Path) -> Header:
     cursor.need(4, "the magic")
     if bytes(cursor.data[:4]) != MAGIC:
-        raise cursor.corrupt(f"starts with {bytes(cursor.data[:4])!r}, which is not a little-endian GGUF file")
+        raise cursor.corrupt(f"starts with {bytes(cursor.data[:4])!r} instead of {MAGIC!r}: no little-endian GGUF file")
     cursor.at = 4
     version = int(cursor.number("I", "the version"))
     if version not in (2, 3):
-        raise cursor.corrupt(f"version {version}; only little-endian GGUF files of version 2 or 3 are read")
+        raise cursor.corrupt(f"version {version} is not read: only little-endian GGUF files of version 2 or 3 are")
     n_tensors = cursor.count("the number of tensors", _SMALLEST_TENSOR, MAX_TENSORS)
     n_pairs = cursor.count("the number of key-value pairs", _SMALLEST_PAIR, MAX_TENSORS)
     values: dict[str, Value] = {}

@@ -92,7 +92,7 @@ KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahea
 // All groups of a cell. While the last ones are scored, the first V rows are fetched.
 template <class E, int R>
 static void score(const Cell& c, const float* q, float* out) {
-    constexpr int N = fit(R, GROUP_VECTORS, 1) > 2 ? 2 : fit(R, GROUP_VECTORS, 1);
+    constexpr int N = fit(R, GROUP_VECTORS, 1);
     const void* ahead[CELL_GROUPS];
     for (int g = 0; g < c.groups; g++) ahead[g] = later(c.k, c.groups, g + FETCH_AHEAD, c.v, c.groups);
     int g = 0;

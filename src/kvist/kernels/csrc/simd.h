@@ -35,7 +35,6 @@ constexpr int REGISTERS = KVIST_REGISTERS;
 typedef float vf __attribute__((vector_size(4 * KVIST_WIDTH)));
 typedef int32_t vi __attribute__((vector_size(4 * KVIST_WIDTH)));
 typedef float vf4 __attribute__((vector_size(16)));
-typedef int32_t vi4 __attribute__((vector_size(16)));
 
 KVIST_INLINE vf load(const float* p) {
     vf v;
@@ -126,14 +125,6 @@ KVIST_INLINE vf4 fold_add(vf v) {
 KVIST_INLINE float sum(vf v) {
     vf4 f = fold_add(v);
     return (f[0] + f[2]) + (f[1] + f[3]);
-}
-
-// The sums of four vectors, each in the order of ``sum``.
-KVIST_INLINE vf4 sum4(vf a, vf b, vf c, vf d) {
-    vf4 p = fold_add(a), q = fold_add(b), r = fold_add(c), s = fold_add(d);
-    vf4 x = __builtin_shuffle(p, q, vi4{0, 4, 1, 5}) + __builtin_shuffle(p, q, vi4{2, 6, 3, 7});
-    vf4 y = __builtin_shuffle(r, s, vi4{0, 4, 1, 5}) + __builtin_shuffle(r, s, vi4{2, 6, 3, 7});
-    return __builtin_shuffle(x, y, vi4{0, 1, 4, 5}) + __builtin_shuffle(x, y, vi4{2, 3, 6, 7});
 }
 
 KVIST_INLINE float highest(vf v) {
