@@ -204,8 +204,7 @@ def test_f115_work_of_a_step_does_not_grow_with_the_pool(layout):
 def test_a_failure_ends_also_those_the_budget_left_out_of_the_step():
     p = paper(budget=2)
     log = recorded(p)
-    for i in range(3):
-        p.engine.add(ask(f"r{i}", words(2, i), 40))
+    p.engine.add(ask("r", words(2), 40, n=3))
     out = Outcome()
     while len(p.engine.scheduler.running) < 3:
         out.note(p.engine.step())

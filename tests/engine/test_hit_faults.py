@@ -230,3 +230,13 @@ def test_f075_permuting_requests_permutes_outputs(layout):
 
 def test_idle_books_after_nothing():
     books(paper())
+
+
+def test_a_hit_whose_copy_leaves_no_room_is_cut_to_whole_blocks():
+    p = paper("uneven", blocks=7)
+    prompt = words(3 * B + 1)
+    drive(p, ask("a", prompt[: 3 * B], 1))
+    out = drive(p, ask("b", prompt, 4))
+    assert p.engine.scheduler.counters.cut_hits == 1
+    assert out.usage("b").cached_tokens == 2 * B
+    same_as_alone("uneven", out, [ask("b", prompt, 4)])

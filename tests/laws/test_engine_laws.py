@@ -122,6 +122,7 @@ def laws(layout, trial_):
         assert from_plain(StepResult, msgpack.unpackb(msgpack.packb(to_plain(result)))) == result
     for key, event in out.last.items():
         usage = event.usage
+        assert event.finish_reason != "error"
         if event.token is not None and usage.held_blocks:
             assert usage.held_blocks == LAYOUTS[layout].blocks_for(usage.computed_tokens)
         computed = first_time(computed_of(log, event.seq), usage.prompt_tokens)

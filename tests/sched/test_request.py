@@ -12,6 +12,8 @@ from paperwork import LAYOUTS, B, ask, words
     [
         ({"prompt": ()}, "prompt"),
         ({"prompt": (3, -1)}, "prompt"),
+        ({"prompt": (3, 2**31)}, "prompt"),
+        ({"extras": (b"too short",)}, "extras"),
         ({"n_out": 0}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"stop_ids": (4, -2)}, "stop_ids"),

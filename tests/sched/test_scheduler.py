@@ -105,17 +105,35 @@ def test_decodes_go_on_in_every_step_beside_the_chunks_of_a_long_prompt():
     assert p.engine.metrics()["sched_mixed_steps"] == len(chunked)
 
 
-def test_chunk_tokens_leaves_room_for_small_ones_behind_a_long_prompt():
-    p = paper(budget=32, blocks=400, chunk=16)
-    log = recorded(p)
-    (long,) = p.engine.add(ask("long", words(1600, 1), 2))
-    (small,) = p.engine.add(ask("small", words(8, 2), 2))
-    drive(p)
-    assert any(c.seq == small for c in log.plans[0].chunks)
-    assert (
-        max(end - start for start, end in [(c.start, c.end) for q in log.plans for c in q.chunks if c.seq == long])
-        == 16
-    )
+def test_f111_decodes_and_small_requests_go_on_beside_a_prompt_of_a_hundred_chunks():
+    def run(*, crowd):
+        p = paper(budget=64, blocks=600, chunk=32)
+        log = recorded(p)
+        out = Outcome()
+        decodes = [p.engine.add(ask(f"d{i}", words(4, i), 150))[0] for i in range(8 if crowd else 0)]
+        for _ in range(2 if crowd else 0):
+            out.note(p.engine.step())
+        before = len(log.plans)
+        (long,) = p.engine.add(ask("long", words(3200, 99), 1))
+        small = []
+
+        def arrive(q):
+            if crowd and len(small) < 20 and q.engine.scheduler.counters.steps % 4 == 0:
+                small.append((len(log.plans), q.engine.add(ask(f"s{len(small)}", words(8, 200 + len(small)), 3))[0]))
+
+        drive(p, outcome=out, each_step=arrive, audit=10)
+        during = [plan for plan in log.plans[before:] if any(c.seq == long for c in plan.chunks)]
+        return log, decodes, small, during
+
+    alone_, crowded = run(crowd=False), run(crowd=True)
+    log, decodes, small, during = crowded
+    assert len(small) == 20
+    for plan in during:
+        assert set(decodes) <= {c.seq for c in plan.chunks}
+    for arrived, seq in small:
+        first = next(i for i, plan in enumerate(log.plans) if any(s.seq == seq for s in plan.samples))
+        assert first - arrived <= 1, "unloaded it takes one step"
+    assert len(during) <= 1.3 * len(alone_[3])
 
 
 def test_priority_goes_first_and_is_preempted_last():

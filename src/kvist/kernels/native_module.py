@@ -16,7 +16,7 @@ import torch  # noqa: F401  (first: the native module then shares its OpenMP run
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
 
-REMEDY: Final = "install g++ 10 or newer (Debian: apt-get install g++), then reinstall kvist"
+REMEDY: Final = "install g++ 11 or newer (Debian: apt-get install g++), then reinstall kvist"
 ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
 """Element types of K and V as ``csrc/table.h`` numbers them."""
 _KEPT_VIEWS: Final = 4096

@@ -44,10 +44,10 @@ class Gate:
         if not alone and self._refused_lately(seq):
             return 0
         most = min(budget, chunk_tokens)
-        n_tokens = self._start(seq, most, chunk_tokens, alone=alone, reuse=seq.request.reuse)
-        if not n_tokens and alone and seq.request.reuse:
-            n_tokens = self._start(seq, most, chunk_tokens, alone=True, reuse=False)
-            self._counters.cold_admissions += n_tokens > 0
+        n_tokens = self._start(seq, most, chunk_tokens, alone=alone, copies=True)
+        if not n_tokens and alone:
+            n_tokens = self._start(seq, most, chunk_tokens, alone=True, copies=False)
+            self._counters.cut_hits += n_tokens > 0
         if n_tokens:
             self._note_hit(seq)
             self._roster.run(seq)
@@ -64,15 +64,18 @@ class Gate:
         last.steps -= 1
         return last.steps > 0
 
-    def _start(self, seq: Sequence, most: int, chunk_tokens: int, *, alone: bool, reuse: bool) -> int:
+    def _start(self, seq: Sequence, most: int, chunk_tokens: int, *, alone: bool, copies: bool) -> int:
         """Take hits, check the count, take room: all of it or nothing."""
         request = seq.request
-        try:
-            admission = self._cache.admit(
-                seq.id, seq.tokens, limit=seq.hit_limit, salt=request.salt, extras=request.extras, reuse=reuse
-            )
-        except PoolFull:
-            return 0
+        admission = self._cache.admit(
+            seq.id,
+            seq.tokens,
+            limit=seq.hit_limit,
+            salt=request.salt,
+            extras=request.extras,
+            reuse=request.reuse,
+            copies=copies,
+        )
         seq.computed = seq.entered = admission.cached_tokens
         n_tokens = min(most, seq.lacking)
         while n_tokens and (alone or self._covered(seq, chunk_tokens)):

@@ -33,8 +33,8 @@ class Counters:
     """Samples that could not fork and were admitted on their own later."""
     postponed_admissions: int = 0
     """Admissions tried and undone for want of blocks."""
-    cold_admissions: int = 0
-    """Admissions that gave up a hit because hit and pool did not fit together (nothing else was running)."""
+    cut_hits: int = 0
+    """Admissions that took whole blocks of a hit only: the copy of the rest did not fit (nothing else was running)."""
     shrunk_chunks: int = 0
     """Chunks made smaller because the pool could not hold a whole one (nothing else was running)."""
     drafted_tokens: int = 0

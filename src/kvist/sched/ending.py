@@ -55,9 +55,6 @@ class Endings:
             heirs[0].siblings = heirs[1:]
             heirs[0].counts_lookup = seq.counts_lookup and not seq.admitted
             self._roster.wait(heirs[0])
-        if not self._roster.live:
-            # What the cache has to tell concerns nobody any more; unsaid, it would hold on to blocks.
-            self._cache.drain()
 
     def take_forgotten(self) -> tuple[SeqId, ...]:
         """Ids the executor has not been told to forget yet."""

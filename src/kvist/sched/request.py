@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+from kvist.cache.keys import space_of
 from kvist.errors import BadValue
 from kvist.ids import RequestId, SeqId
 from kvist.spec.sampling import Sampling
 from kvist.step import TokenLogprob
+
+TOKEN_LIMIT: Final = 2**31
+"""Token ids are kept in 32 bits."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -22,7 +26,8 @@ class Request:
     ``length`` after ``max_tokens``, or earlier at the model's context or at the most tokens the pool can hold.
     Sample ``i`` of ``n`` uses ``sampling.seed + i``. A higher ``priority`` runs first. ``prompt_logprobs`` asks for
     that many alternatives per prompt token; such a request computes its whole prompt. ``salt`` and ``extras`` enter
-    the cache's root: requests share blocks only where both agree. ``reuse=False`` takes nothing from the cache.
+    the cache's root: requests share blocks only where both agree (``extras`` are digests of 128 bits or more).
+    ``reuse=False`` takes nothing from the cache and leaves nothing in it.
     """
 
     id: RequestId
@@ -41,8 +46,9 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise BadValue("prompt", (), "at least one token", remedy="send a prompt, or the model's BOS token")
-        if min(self.prompt) < 0:
-            raise BadValue("prompt", min(self.prompt), "token ids >= 0")
+        if min(self.prompt) < 0 or max(self.prompt) >= TOKEN_LIMIT:
+            raise BadValue("prompt", (min(self.prompt), max(self.prompt)), f"token ids in [0, {TOKEN_LIMIT})")
+        space_of(self.salt, self.extras)
         if self.max_tokens < 1:
             raise BadValue("max_tokens", self.max_tokens, "a count >= 1")
         if self.n < 1:

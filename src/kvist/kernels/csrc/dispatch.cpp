@@ -4,9 +4,8 @@
 #include <atomic>
 #include <stdexcept>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "share.h"
+#include "team.h"
 
 namespace kvist {
 
@@ -41,13 +40,21 @@ std::vector<const Table*> tables() {
 
 std::atomic<const Table*> chosen{nullptr};
 
-// Rows [0, rows) in contiguous shares, one a thread.
+// f(begin, end) over [0, n) in pieces of ``step``.
+template <class F>
+void in_pieces(int n, int step, int threads, F&& f) {
+    Share share((n + step - 1) / step, threads);
+    team(threads, [&](int thread) {
+        share.drain(thread, [&](int piece, int) { f(piece * step, std::min(n, (piece + 1) * step)); });
+    });
+}
+
+// Rows [0, rows) in contiguous pieces, a few for each thread.
 template <class F>
 void over_rows(int rows, int64_t elements, F&& f) {
     const int n = elements < SERIAL_ROWS ? 1 : std::min(threads(), rows);
     if (n <= 1) return f(0, rows);
-#pragma omp parallel for schedule(static) num_threads(n)
-    for (int t = 0; t < n; t++) f((int)((int64_t)rows * t / n), (int)((int64_t)rows * (t + 1) / n));
+    in_pieces(rows, std::max(1, rows / (4 * n)), n, f);
 }
 
 }  // namespace
@@ -76,23 +83,13 @@ const Table& table() {
     return *t;
 }
 
-int threads() {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 void linear(const Linear& p) {
     const Table& t = table();
     const int64_t work = (int64_t)p.rows * p.in * p.out;
     const int n = work < SERIAL_LINEAR ? 1 : threads();
     if (n <= 1) return t.linear(p, 0, p.out);
     const int step = std::max(24, p.out / (4 * n) / 24 * 24);  // whole register blocks of every row count
-    const int steps = (p.out + step - 1) / step;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(n)
-    for (int s = 0; s < steps; s++) t.linear(p, s * step, std::min(p.out, (s + 1) * step));
+    in_pieces(p.out, step, n, [&](int begin, int end) { t.linear(p, begin, end); });
 }
 
 void rms_norm(const float* x, const float* w, float eps, float* y, int rows, int width) {

@@ -16,9 +16,6 @@ void choose(const std::string& name);
 
 const Table& table();
 
-// Threads a parallel region would get here: what torch.set_num_threads asked for, as both share one OpenMP runtime.
-int threads();
-
 void linear(const Linear& p);
 void rms_norm(const float* x, const float* w, float eps, float* y, int rows, int width);
 void add_rms_norm(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width);

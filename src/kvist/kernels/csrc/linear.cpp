@@ -30,11 +30,9 @@ struct Panel {
 template <class E, int R, int N, bool FETCH>
 KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w, size_t fetch, float* y, const float* bias) {
     const int in = p.in;
-    vf acc[R][N];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) acc[r][n] = vf{};
+    vf acc[R * N];
+#pragma GCC unroll 32
+    for (int i = 0; i < R * N; i++) acc[i] = vf{};
     int k = 0;
     for (; k + W <= in; k += W) {
         vf a[R];
@@ -45,18 +43,25 @@ KVIST_INLINE void block(const Linear& p, const float* x, const typename E::T* w,
             vf b = E::load(w + (size_t)n * in + k);
             if (FETCH) prefetch(w + (size_t)n * in + k + fetch);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) acc[r][n] = fma(a[r], b, acc[r][n]);
+            for (int r = 0; r < R; r++) acc[r * N + n] = fma(a[r], b, acc[r * N + n]);
         }
     }
     if (k < in)
         for (int n = 0; n < N; n++) {
             vf b = load_some<E>(w + (size_t)n * in + k, in - k);
-            for (int r = 0; r < R; r++) acc[r][n] = fma(load_some<F32>(x + (size_t)r * in + k, in - k), b, acc[r][n]);
+            for (int r = 0; r < R; r++)
+                acc[r * N + n] = fma(load_some<F32>(x + (size_t)r * in + k, in - k), b, acc[r * N + n]);
         }
+    float total[R * N];
 #pragma GCC unroll 8
+    for (int i = 0; i + 4 <= R * N; i += 4) {
+        vf4 four = sum4(acc + i);
+        memcpy(total + i, &four, sizeof four);
+    }
+#pragma GCC unroll 4
+    for (int i = R * N / 4 * 4; i < R * N; i++) total[i] = sum(acc[i]);
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) y[(size_t)r * p.out + n] = bias ? sum(acc[r][n]) + bias[n] : sum(acc[r][n]);
+        for (int n = 0; n < N; n++) y[(size_t)r * p.out + n] = bias ? total[r * N + n] + bias[n] : total[r * N + n];
 }
 
 // A panel of outputs for R rows from ``row`` on.

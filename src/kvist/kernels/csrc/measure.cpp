@@ -1,10 +1,13 @@
 // What this machine can do: the yardsticks the kernels are held against.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "dispatch.h"
+#include "share.h"
+#include "team.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -34,6 +37,13 @@ double best_rate(double amount, double seconds, F&& work) {
 
 volatile float sink;
 
+// f(i) for each i < n, each on a thread of its own.
+template <class F>
+void each(int n, F&& f) {
+    Share share(n, n);
+    team(n, [&](int thread) { share.drain(thread, [&](int i, int) { f(i); }); });
+}
+
 }  // namespace
 
 double read_bandwidth(size_t bytes, int threads, double seconds) {
@@ -45,22 +55,14 @@ double read_bandwidth(size_t bytes, int threads, double seconds) {
 #endif
     float* p = buffer.get();
     const Table& t = table();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int i = 0; i < threads; i++)
-        for (size_t j = 0; j < n; j++) p[i * n + j] = 1.0f;
-    return best_rate((double)n * threads * 4, seconds, [&] {
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int i = 0; i < threads; i++) sink = t.read(p + i * n, n);
-    });
+    each(threads, [&](int i) { std::fill(p + i * n, p + (i + 1) * n, 1.0f); });
+    return best_rate((double)n * threads * 4, seconds, [&] { each(threads, [&](int i) { sink = t.read(p + i * n, n); }); });
 }
 
 double multiply_rate(int threads, double seconds) {
     const size_t rounds = 1 << 20;
     const Table& t = table();
-    return best_rate((double)rounds * 10 * t.width * threads, seconds, [&] {
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int i = 0; i < threads; i++) sink = t.multiply(rounds);
-    });
+    return best_rate((double)rounds * 10 * t.width * threads, seconds, [&] { each(threads, [&](int) { sink = t.multiply(rounds); }); });
 }
 
 }  // namespace kvist

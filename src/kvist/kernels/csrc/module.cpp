@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "dispatch.h"
+#include "team.h"
 #include "plan.h"
 
 namespace nb = nanobind;

@@ -7,6 +7,7 @@
 
 #include "scratch.h"
 #include "share.h"
+#include "team.h"
 
 namespace kvist {
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t BUFFER_BYTES = 8 << 20;        // cell results waiting for their merge
 constexpr int64_t SERIAL_MULTIPLY_ADDS = 1 << 18;  // below this, waking the other threads costs more than it gives
+constexpr int SERIAL_MERGES = 24;                // (row, KV head) pairs
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("work list: " + what); }
 
@@ -202,17 +204,17 @@ void Plan::run(const Table& table, const View& view, const Call& call, int threa
     float* state = scratch(1, (size_t)rows() * call.q_heads * 2);
     if (multiply_adds(view, call.q_heads) < SERIAL_MULTIPLY_ADDS) threads = 1;
     const int merges = rows() * view.kv_heads;
-    std::vector<Share> shares;
-    shares.reserve(waves_.size());
-    for (const Wave& w : waves_) shares.emplace_back((int)w.jobs.size(), threads);
-#pragma omp parallel num_threads(threads) if (threads > 1)
     for (int w = 0; w < waves(); w++) {
         const std::vector<Job>& jobs = waves_[w].jobs;
-        shares[w].drain([&](int j, int next) { run_job(table, view, call, jobs[j], jobs[next], partials); });
-#pragma omp barrier
-#pragma omp for schedule(static)
-        for (int i = 0; i < merges; i++)
-            merge_row(table, view, call, w, i / view.kv_heads, i % view.kv_heads, partials, state);
+        Share cells((int)jobs.size(), threads), rows(merges, threads);
+        team(threads, [&](int thread) {
+            cells.drain(thread, [&](int j, int next) { run_job(table, view, call, jobs[j], jobs[next], partials); });
+        });
+        team(merges < SERIAL_MERGES ? 1 : threads, [&](int thread) {
+            rows.drain(thread, [&](int i, int) {
+                merge_row(table, view, call, w, i / view.kv_heads, i % view.kv_heads, partials, state);
+            });
+        });
     }
 }
 

@@ -7,10 +7,6 @@
 #include <atomic>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 namespace kvist {
 
 class Share {
@@ -22,11 +18,11 @@ class Share {
         }
     }
 
-    // Calls work(job, following job) until no job is left. Every thread of the region calls this once.
+    // Calls work(job, following job) until no job is left. Threads that come late or not at all are done without.
     template <class F>
-    void drain(F&& work) {
+    void drain(int thread, F&& work) {
         const int n = (int)runs_.size();
-        for (int i = 0, t = self(); i < n; i++, t++) {
+        for (int i = 0, t = thread; i < n; i++, t++) {
             Run& run = runs_[t % n];
             for (int j; (j = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;)
                 work(j, j + 1 < run.end ? j + 1 : j);
@@ -38,14 +34,6 @@ class Share {
         std::atomic<int> next{0};
         int end = 0;
     };
-
-    static int self() {
-#ifdef _OPENMP
-        return omp_get_thread_num();
-#else
-        return 0;
-#endif
-    }
 
     std::vector<Run> runs_;
 };

@@ -35,6 +35,7 @@ constexpr int REGISTERS = KVIST_REGISTERS;
 typedef float vf __attribute__((vector_size(4 * KVIST_WIDTH)));
 typedef int32_t vi __attribute__((vector_size(4 * KVIST_WIDTH)));
 typedef float vf4 __attribute__((vector_size(16)));
+typedef int32_t vi4 __attribute__((vector_size(16)));
 
 KVIST_INLINE vf load(const float* p) {
     vf v;
@@ -125,6 +126,21 @@ KVIST_INLINE vf4 fold_add(vf v) {
 KVIST_INLINE float sum(vf v) {
     vf4 f = fold_add(v);
     return (f[0] + f[2]) + (f[1] + f[3]);
+}
+
+// Lanes a, b of the first vector and c, d of the second (numbered 4 to 7).
+#if defined(__clang__)
+#define KVIST_PICK(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+#define KVIST_PICK(x, y, a, b, c, d) __builtin_shuffle(x, y, vi4{a, b, c, d})
+#endif
+
+// The sums of four vectors, each in the order of ``sum``.
+KVIST_INLINE vf4 sum4(const vf* v) {
+    vf4 p = fold_add(v[0]), q = fold_add(v[1]), r = fold_add(v[2]), s = fold_add(v[3]);
+    vf4 x = KVIST_PICK(p, q, 0, 4, 1, 5) + KVIST_PICK(p, q, 2, 6, 3, 7);
+    vf4 y = KVIST_PICK(r, s, 0, 4, 1, 5) + KVIST_PICK(r, s, 2, 6, 3, 7);
+    return KVIST_PICK(x, y, 0, 1, 4, 5) + KVIST_PICK(x, y, 2, 3, 6, 7);
 }
 
 KVIST_INLINE float highest(vf v) {
