@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-import torch  # noqa: F401  (first: the native module then shares its OpenMP runtime and its pool of threads)
+import torch  # noqa: F401  (first: the native module asks the same OpenMP runtime how many threads to use)
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
