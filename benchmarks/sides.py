@@ -2,6 +2,7 @@
 
 import random
 import time
+import warnings
 from dataclasses import replace
 
 import torch
@@ -83,8 +84,12 @@ class Transformers:
     name = "transformers f32 weights, f32 KV"
 
     def __init__(self) -> None:
+        import transformers
         from transformers import AutoModelForCausalLM
 
+        transformers.utils.logging.disable_progress_bar()
+        transformers.logging.set_verbosity_error()
+        warnings.simplefilter("ignore", FutureWarning)
         path = packaged_model()
         self.model = AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="sdpa"
@@ -111,7 +116,7 @@ class Transformers:
         for _ in range(n):
             token = self.model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
         seconds = (time.perf_counter() - start) / n
-        cache.crop(context)
+        cache.crop(-n)
         return seconds
 
     def prefill(self, n: int) -> float:
