@@ -212,3 +212,26 @@ def test_a_failure_ends_also_those_the_budget_left_out_of_the_step():
     out.note(p.engine.step())
     assert len(log.plans[-1].chunks) == 2 and len(out.last) == 3
     books(p)
+
+
+def test_a_failed_step_publishes_nothing_more():
+    p = paper()
+    recorded(p).fail_at = {4}
+    prompt = words(2 * B + 5)
+    assert drive(p, ask("r", prompt)).reason("r") == "error"
+    assert drive(p, ask("s", prompt)).usage("s").cached_tokens == 2 * B, "what earlier steps had made matchable"
+
+
+def test_a_refused_head_holds_nothing():
+    p = paper(blocks=10)
+    shared = words(2 * B, 3)
+    drive(p, ask("warm", shared, 1))
+    p.engine.add(ask("a", words(6 * B, 1), 20))
+    (seq,) = p.engine.add(ask("b", (*shared, *words(4 * B, 2)), 20))
+    out = Outcome()
+    for _ in range(4):
+        out.note(p.engine.step())
+    assert p.engine.scheduler.counters.postponed_admissions == 1, "tried once, not in every step"
+    (event,) = p.engine.abort(seq)
+    assert (event.usage.computed_tokens, event.usage.held_blocks, event.usage.cached_tokens) == (0, 0, 0)
+    drive(p, outcome=out)

@@ -159,7 +159,7 @@ class _Cut:
 
 
 @settings(
-    max_examples=40,
+    max_examples=120,
     phases=(Phase.explicit, Phase.generate),
     deadline=None,
     derandomize=True,
