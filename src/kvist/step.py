@@ -8,6 +8,7 @@ debug runs), ``tables``, ``copies`` (in order), ``chunks``, ``samples``.
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -165,6 +166,12 @@ def from_plain(kind: type[T], plain: Any) -> T:
     return letter
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Resolved annotations of a letter's part: slow to find, and always the same."""
+    return typing.get_type_hints(kind)
+
+
 def _rebuild(kind: Any, plain: Any) -> Any:
     if plain is None:
         return None
@@ -176,6 +183,6 @@ def _rebuild(kind: Any, plain: Any) -> Any:
             return tuple(_rebuild(args[0], x) for x in plain)
         return tuple(_rebuild(a, x) for a, x in zip(args, plain, strict=True))
     if is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         return kind(*(_rebuild(hints[f.name], x) for f, x in zip(fields(kind), plain, strict=True)))  # type: ignore[operator]
     return plain

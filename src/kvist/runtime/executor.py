@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kvist.engine.ports import Clock
+from kvist.errors import StateError
 from kvist.ids import SeqId
 from kvist.model.decoder import Decoder
 from kvist.runtime.inputs import Inputs, build_inputs
@@ -40,6 +41,8 @@ class TorchExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """One step, in the order that ``step.py`` gives."""
+        if any(chunk.drafts for chunk in plan.chunks):
+            raise StateError("this executor does not verify drafts yet", remedy="plan without drafts")
         start = self._clock.now()
         self._apply(plan)
         applied = self._clock.now()
