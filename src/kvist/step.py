@@ -183,6 +183,6 @@ def _rebuild(kind: Any, plain: Any) -> Any:
             return tuple(_rebuild(args[0], x) for x in plain)
         return tuple(_rebuild(a, x) for a, x in zip(args, plain, strict=True))
     if is_dataclass(kind):
-        hints = _hints(kind)
+        hints = _hints(typing.cast(type, kind))
         return kind(*(_rebuild(hints[f.name], x) for f, x in zip(fields(kind), plain, strict=True)))  # type: ignore[operator]
     return plain
