@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+
 import torch
 
-from kvist.errors import PoolTooSmall
+from kvist.errors import CapacityError, PoolTooSmall
 from kvist.spec.layout import ALIGN_BYTES, CacheLayout
 from kvist.step import BlockCopy
 from kvist.units import format_bytes
 
 _NAN_BYTE = 0xFF
 """Every byte 0xFF is a NaN in f32, f16 and bf16."""
+
+
+def _reserve(n_bytes: int) -> torch.Tensor:
+    """uint8 [n_bytes] of untouched memory, in large pages where the system has them.
+
+    A layer's tiles lie a block apart: with small pages each is a page of its own to look up. Raises ``CapacityError``.
+    """
+    try:
+        memory = mmap.mmap(-1, n_bytes)
+    except (OSError, OverflowError) as error:
+        raise CapacityError(
+            f"the system gives no {format_bytes(n_bytes)} for the pool ({error})",
+            remedy="ask for less (--kv-memory, --kv-blocks)",
+        ) from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # the kernel was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class Store:
@@ -30,7 +51,7 @@ class Store:
             )
         self.layout = layout
         self.poison = poison
-        self.pool = torch.empty((blocks, layout.block_bytes), dtype=torch.uint8)
+        self.pool = _reserve(blocks * layout.block_bytes).view(blocks, layout.block_bytes)
         assert self.pool.data_ptr() % ALIGN_BYTES == 0
         self.copied_blocks = 0
         if poison:
