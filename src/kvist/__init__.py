@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from kvist.errors import KvistError as KvistError
     from kvist.runtime.answer import Answer as Answer
     from kvist.runtime.answer import Piece as Piece
+    from kvist.runtime.ask import Ask as Ask
     from kvist.runtime.build import BuildOptions as BuildOptions
     from kvist.runtime.llm import LLM as LLM
-    from kvist.runtime.llm import Ask as Ask
     from kvist.runtime.llm import load as load
     from kvist.spec.format import KVFormat as KVFormat
     from kvist.spec.layout import CacheLayout as CacheLayout
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Answer": "kvist.runtime.answer",
-    "Ask": "kvist.runtime.llm",
+    "Ask": "kvist.runtime.ask",
     "BuildOptions": "kvist.runtime.build",
     "CacheConfig": "kvist.config",
     "CacheLayout": "kvist.spec.layout",

@@ -67,7 +67,7 @@ class UnknownArchitecture(ModelError):
         self.name = name
         near = ", ".join(known)
         super().__init__(
-            f"architecture {name!r} ({source}) is not known to kvist", remedy=f"known architectures: {near}"
+            f"architecture {name!r} ({source}) is not known to kvist", remedy=f"known are, among others: {near}"
         )
 
 

@@ -10,6 +10,7 @@ from tiny_models import tiny
 from kvist.config import CacheConfig, EngineConfig, SchedConfig
 from kvist.model.weights import load_weights
 from kvist.runtime.build import BuildOptions, build_engine
+from kvist.runtime.store import Store
 from kvist.sched.request import Request
 from kvist.spec.format import KVFormat
 from kvist.spec.layout import plan_layout
@@ -52,7 +53,7 @@ def engine(family: str, options: Options = Options(), **changes):  # noqa: B008
     )
     how = BuildOptions(attention=o.attention, ops="reference" if o.attention == "reference" else "best",
                        numerics=o.numerics, poison=True, engine=config)  # fmt: skip
-    return build_engine(spec, weights, layout, how)[0]
+    return build_engine(spec, weights, Store(layout, blocks=o.blocks, poison=True), how)[0]
 
 
 def ask(name, prompt, n_out=12, **more) -> Request:

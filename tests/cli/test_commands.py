@@ -21,7 +21,7 @@ FIELDS = {
 
 def kvist(*args, env=None, stdin=None, timeout=120):
     return subprocess.run(
-        [sys.executable, "-c", "from kvist.cli.main import run; run()", *args],
+        [sys.executable, "-c", "from kvist.cli.entry import run; run()", *args],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -90,6 +90,12 @@ def test_a_prompt_can_come_from_standard_input():
     [
         (["generate"], ["no prompt"]),
         (["generate", ""], ["prompt", "at least one character"]),
+        (["generate", "x", "--bogus"], ["--bogus"]),
+        (["nonsense"], ["nonsense"]),
+        (["generate", "x", "--threads", "100000"], ["threads=100000", "256"]),
+        (["generate", "x", "--n", "100000"], ["n=100000", "256"]),
+        (["generate", "x", "--logprobs", "2"], ["--json"]),
+        (["generate", "x", "--logit-bias", "999999=5"], ["999999", "49152"]),
         (["generate", "x", "--max-tokens", "0"], ["max_tokens=0"]),
         (["generate", "x", "--max-tokens", "-3"], ["max_tokens=-3"]),
         (["generate", "x", "--max-tokens", "many"], ["max_tokens='many'", "whole number"]),
@@ -224,7 +230,7 @@ def test_an_interrupt_exits_with_130():
 
     packaged()
     child = subprocess.Popen(
-        [sys.executable, "-c", "from kvist.cli.main import run; run()", "generate", "Once", "--max-tokens", "4000",
+        [sys.executable, "-c", "from kvist.cli.entry import run; run()", "generate", "Once", "--max-tokens", "4000",
          "--ignore-eos"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip

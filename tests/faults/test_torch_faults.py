@@ -13,6 +13,7 @@ from tiny_engine import B, alone, ask, engine, parts, run, words  # noqa: E402
 from kvist.config import CacheConfig, EngineConfig  # noqa: E402
 from kvist.errors import PoolTooSmall  # noqa: E402
 from kvist.runtime.build import BuildOptions, build_engine  # noqa: E402
+from kvist.runtime.store import Store  # noqa: E402
 from kvist.spec.format import KVFormat  # noqa: E402
 from kvist.spec.layer import Shared, Window  # noqa: E402
 from kvist.spec.layout import plan_layout  # noqa: E402
@@ -54,7 +55,8 @@ def uneven_engine(**cache):
 def custom_engine(spec, weights, **cache):
     layout = plan_layout(spec, KVFormat.parse("f32"), block_tokens=B)
     config = EngineConfig(CacheConfig(**{"blocks": 200, "block_tokens": B, "format": "f32", **cache}))
-    return build_engine(spec, weights, layout, BuildOptions(poison=True, numerics="invariant", engine=config))[0]
+    store = Store(layout, blocks=config.cache.pool_blocks(layout.block_bytes), poison=True)
+    return build_engine(spec, weights, store, BuildOptions(poison=True, numerics="invariant", engine=config))[0]
 
 
 def test_f002_groups_with_different_block_sizes():

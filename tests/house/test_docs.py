@@ -58,7 +58,7 @@ def test_shell_examples_of_the_readme_run(tmp_path):
     (tmp_path / "b.txt").write_text("The sky is")
     for line in runnable:
         stdin = "Hello\n/undo\n/quit\n" if line.startswith("kvist chat") else ""
-        command = f'kvist() {{ "{sys.executable}" -c "from kvist.cli.main import run; run()" "$@"; }}; {line}'
+        command = f'kvist() {{ "{sys.executable}" -c "from kvist.cli.entry import run; run()" "$@"; }}; {line}'
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, input=stdin)
         assert done.returncode == 0, (line, done.stderr)
 

@@ -154,7 +154,8 @@ def test_what_is_missing_strange_or_misshapen_is_named(tmp_path, llama, change, 
 
 
 def test_what_a_text_decoder_may_ignore_is_listed(tmp_path, llama):
-    extra = ["model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.x.weight", "model.layers.3.mlp.x.weight"]
+    further = ["model.layers.3.eh_proj.weight", "model.layers.3.mlp.x.weight"]  # a layer that predicts one token more
+    extra = ["model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.x.weight", *further]
     rewritten(llama[0], tmp_path, lambda t: t.update({name: torch.zeros(3) for name in extra}))
     weights = load_weights(tmp_path, llama[2])
     assert weights.ignored == tuple(sorted(extra))

@@ -14,7 +14,8 @@ from kvist.cli.loading import load_llm
 from kvist.errors import KvistError, UsageError
 
 if TYPE_CHECKING:
-    from kvist.runtime.llm import LLM, Ask
+    from kvist.runtime.ask import Ask
+    from kvist.runtime.llm import LLM
 
 HELP = """\
 /fork      copy the conversation and go on in the copy (blocks are shared)

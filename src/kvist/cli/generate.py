@@ -16,7 +16,8 @@ from kvist.errors import UsageError
 
 if TYPE_CHECKING:
     from kvist.runtime.answer import Answer
-    from kvist.runtime.llm import LLM, Ask
+    from kvist.runtime.ask import Ask
+    from kvist.runtime.llm import LLM
 
 
 def command(
@@ -64,6 +65,8 @@ def command(
     settings = opt.resolve(ctx.params)
     texts = _prompts(prompt, prompt_file or [])
     ask = settings.ask()
+    if ask.sampling.logprobs is not None and not as_json:
+        raise UsageError("log-probabilities are shown in JSON only", remedy="add --json")
     llm = load_llm(settings, quiet=as_json)
     prompts = [llm.encode_chat([{"role": "user", "content": t}]) if chat else llm.encode(t) for t in texts]
     labels = [str(p) for p in prompt_file or []] if prompt is None else [""]
@@ -82,13 +85,19 @@ def _prompts(prompt: str | None, files: list[Path]) -> list[str]:
             remedy='write kvist generate "some text", or kvist generate --prompt-file FILE',
         )
     if prompt is not None:
-        return [prompt]
-    return [_read(f) for f in files]
+        return [_not_empty(prompt, "the prompt")]
+    return [_not_empty(_read(f), f"the prompt file {f}") for f in files]
+
+
+def _not_empty(text: str, what: str) -> str:
+    if not text:
+        raise UsageError(f"{what} is empty: at least one character is needed", remedy="give some text to continue")
+    return text
 
 
 def _read(file: Path) -> str:
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text (byte {error.start})", remedy="convert it to UTF-8") from error
     except OSError as error:
@@ -112,13 +121,14 @@ def _print_json(llm: LLM, prompts: list[tuple[int, ...]], ask: Ask) -> None:
         fields: dict[str, Any] = answer_json(
             answer, model=str(built.path), dtype=built.dtype, kv_format=built.layout.format.name
         )
+        fields["seed"] = ask.sampling.seed
         print(json.dumps(fields, ensure_ascii=False))
         _fail_if_error(answer)
 
 
 def _print_batch(llm: LLM, prompts: list[tuple[int, ...]], labels: list[str], ask: Ask) -> None:
     for i, answer in enumerate(llm.generate_all(prompts, ask)):
-        label = labels[i // ask.n] + (f" #{i % ask.n}" if ask.n > 1 else "")
+        label = f"{labels[i // ask.n]} #{i % ask.n}".strip() if ask.n > 1 else labels[i // ask.n]
         print(f"{label}: {' '.join(answer.text.split())}" if label else " ".join(answer.text.split()))
         _close(answer)
 

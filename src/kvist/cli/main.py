@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import typer
 
 from kvist.cli import chat, generate, inspect
-from kvist.cli.failure import exit_with
 
 app = typer.Typer(
     name="kvist",
@@ -31,17 +27,3 @@ def main(version: bool = typer.Option(False, "--version", help="Print the versio
 
         typer.echo(f"kvist {installed('kvist')}")
         raise typer.Exit
-
-
-def run() -> None:
-    """Entry point: exit codes 0 (done), 1 (failed), 2 (the call was wrong), 130 (interrupted)."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader went away (``kvist ... | head``): nothing left to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except Exception as error:  # every command's last resort: one line, never a trace (KVIST_TRACE=1 shows it)
-        exit_with(error)

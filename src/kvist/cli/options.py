@@ -6,6 +6,7 @@ Flags win over ``KVIST_*`` variables, those over the file that ``--config`` name
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,9 @@ from kvist.config import (
     read_int,
     read_text,
 )
-from kvist.errors import BadValue
 
 if TYPE_CHECKING:
-    from kvist.runtime.llm import Ask
+    from kvist.runtime.ask import Ask
 
 TRACE_ENV: Final = "KVIST_TRACE"
 OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
@@ -58,7 +58,7 @@ _ROWS: Final = (
     ("run", "dtype", read_text, "f32 or bf16", "type of the weights in memory: f32 or bf16"),
     ("run", "attention", read_text, "a name", "attention kernel: best, native or reference"),
     ("run", "numerics", read_text, "a name", "fast, or invariant: the same bits whatever runs beside it"),
-    ("run", "threads", read_int, "a whole number", "threads (0: one per core)"),
+    ("run", "threads", read_int, "a whole number", "threads (0: as many as torch finds good)"),
     ("run", "poison", read_bool, "true or false", "fill void blocks with NaN, to find stale reads"),
     ("ask", "max_tokens", read_int, "a whole number", "most new tokens"),
     ("ask", "n", read_int, "a whole number", "answers per prompt"),
@@ -72,8 +72,8 @@ _ROWS: Final = (
     ("sampling", "presence_penalty", _number, "a number", "subtract once for tokens already written"),
     ("sampling", "frequency_penalty", _number, "a number", "subtract per time a token was written"),
     ("sampling", "logit_bias", _bias, "ID=BIAS,ID=BIAS", "add to the logits of token ids: ID=BIAS,..."),
-    ("sampling", "seed", read_int, "a whole number", "seed of the sampler"),
-    ("sampling", "logprobs", read_int, "a whole number", "report log-probabilities and that many alternatives"),
+    ("sampling", "seed", read_int, "a whole number", "seed of the sampler (default: a new one every time)"),
+    ("sampling", "logprobs", read_int, "a whole number", "with --json: log-probabilities and that many alternatives"),
 )
 RUN: Final = {name: Option(section, name, read, expected, text) for section, name, read, expected, text in _ROWS}
 ALL: Final = RUN | OPTIONS
@@ -152,16 +152,15 @@ class Settings:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def ask(self, **defaults: Any) -> Ask:
-        """The request's part, checked. ``defaults`` are sampling fields that nobody set. Raises ``BadValue``."""
-        from kvist.runtime.llm import Ask
+        """The request's part, checked. ``defaults`` are sampling fields that nobody set. Raises ``BadValue``.
+
+        Without a seed every call draws its own.
+        """
+        from kvist.runtime.ask import Ask
         from kvist.spec.sampling import Sampling
 
-        given = dict(self.asked)
-        if given.get("max_tokens", 1) < 1:
-            raise BadValue("max_tokens", given["max_tokens"], "a count >= 1", remedy="ask for at least one token")
-        if given.get("n", 1) < 1:
-            raise BadValue("n", given["n"], "a count >= 1")
-        return Ask(**given, sampling=Sampling(**{"temperature": 0.0, **defaults, **self.sampling}))
+        drawn = {"temperature": 0.0, "seed": secrets.randbits(32), **defaults, **self.sampling}
+        return Ask(**self.asked, sampling=Sampling(**drawn))
 
 
 def resolve(params: Mapping[str, Any]) -> Settings:

@@ -21,7 +21,7 @@ def refuse_unsupported(spec: ModelSpec) -> None:
         more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
         raise ModelError(
             f"kvist cannot run this {spec.architecture} model: {reasons[0]}{more}",
-            remedy="its cache can still be planned and simulated (kvist plan, kvist simulate)",
+            remedy="kvist model shows what its cache would be",
         )
 
 

@@ -179,7 +179,8 @@ def _ignored(source: Source, spec: ModelSpec, wants: Iterable[Want]) -> tuple[st
     """Tensors that a text decoder leaves alone. Raises ``ModelError`` for any other that no want claims."""
     claimed = {piece.name for want in wants for piece in want.pieces}
     extra = sorted(set(source.shapes) - claimed)
-    strange = [name for name in extra if not _may_ignore(name, spec)]
+    further = _further_layers(extra, spec)
+    strange = [name for name in extra if not (_layer_of(name) in further or _may_ignore(name, spec))]
     if strange:
         shown = ", ".join(f"{n} {list(source.shapes[n])}" for n in strange[:3])
         raise ModelError(
@@ -189,6 +190,21 @@ def _ignored(source: Source, spec: ModelSpec, wants: Iterable[Want]) -> tuple[st
     return tuple(extra)
 
 
+_LAYER: Final = re.compile(r"(?:layers|blk)\.(\d+)\.")
+_PREDICTS_FURTHER: Final = re.compile(r"eh_proj|enorm|hnorm|shared_head|nextn")
+
+
+def _further_layers(names: Iterable[str], spec: ModelSpec) -> set[int]:
+    """Layers past the model's own that predict further tokens (MTP), known by tensors that only those have."""
+    marked = {_layer_of(name) for name in names if _PREDICTS_FURTHER.search(name)}
+    return {index for index in marked if index is not None and index >= len(spec.layers)}
+
+
+def _layer_of(name: str) -> int | None:
+    found = _LAYER.search(name)
+    return int(found.group(1)) if found else None
+
+
 def _may_ignore(name: str, spec: ModelSpec) -> bool:
     if _NOT_OURS.search(name):
         return True
@@ -196,11 +212,8 @@ def _may_ignore(name: str, spec: ModelSpec) -> bool:
         return True
     if name.startswith("rope_freqs."):  # the header's reader has made factors of it
         return all(la.attention.rope is None or la.attention.rope.kind == "factors" for la in spec.layers)
-    layer = re.search(r"(?:layers|blk)\.(\d+)\.", name)
-    if layer is None:
+    index = _layer_of(name)
+    if index is None or index >= len(spec.layers):
         return False
-    index = int(layer.group(1))
-    if index >= len(spec.layers):  # layers that predict further tokens (MTP)
-        return True
     own_kv = spec.layers[index].owns_cache
     return not own_kv and re.search(r"\.(k_proj|v_proj|k_norm|v_norm|attn_k|attn_v|attn_k_norm)\.", name) is not None

@@ -99,6 +99,10 @@ def _shards(index: Path) -> list[tuple[Path, set[str] | None]]:
 
 def _checked_header(path: Path) -> dict[str, dict[str, Any]]:
     """The table of contents, checked against the size of the file."""
+    if not path.is_file():
+        raise CorruptFile(
+            f"{path} is not a file", remedy="a model folder holds model.safetensors, or an index with shards"
+        )
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -32,6 +33,8 @@ from kvist.text.find_template import template_from_folder, template_from_gguf
 from kvist.text.from_folder import from_folder
 from kvist.text.from_gguf import from_gguf
 from kvist.text.tokenizer import Tokenizer
+
+MOST_THREADS: Final = 256
 
 
 class WallClock:
@@ -95,20 +98,20 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
     """
     if options.dtype not in DTYPES:
         raise BadValue("dtype", options.dtype, f"one of {', '.join(DTYPES)}")
-    if options.threads < 0:
-        raise BadValue("threads", options.threads, "0 (torch's choice) or a count")
+    if not 0 <= options.threads <= MOST_THREADS:
+        raise BadValue("threads", options.threads, f"0 (as many as torch finds good) or a count up to {MOST_THREADS}")
     if options.threads:
         torch.set_num_threads(options.threads)
     cache = options.engine.cache
     spec = read_spec(path)
     layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
-    cache.pool_blocks(layout.block_bytes)
     refuse_unsupported(spec)
+    store = Store(layout, blocks=cache.pool_blocks(layout.block_bytes), poison=options.poison)
     kernels = _attention(options.attention)
     tokenizer = read_tokenizer(path)
     weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
-    engine, executor = build_engine(spec, weights, layout, options, kernels=kernels, fingerprint=fingerprint)
+    engine, executor = build_engine(spec, weights, store, options, kernels=kernels, fingerprint=fingerprint)
     return Built(
         path=path,
         spec=spec,
@@ -126,15 +129,14 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
 def build_engine(
     spec: ModelSpec,
     weights: Weights,
-    layout: CacheLayout,
+    store: Store,
     options: BuildOptions,
     *,
     kernels: Sequence[AttentionKernel] | None = None,
     fingerprint: bytes = b"",
 ) -> tuple[Engine, TorchExecutor]:
-    """The engine over a store of its own, for weights that are in memory already. It deals in token ids only."""
-    config = options.engine
-    store = Store(layout, blocks=config.cache.pool_blocks(layout.block_bytes), poison=options.poison)
+    """The engine over a store, for weights that are in memory already. It deals in token ids only."""
+    config, layout = options.engine, store.layout
     decoder = Decoder(
         spec,
         weights,
@@ -167,6 +169,8 @@ def _fingerprint(
 
 def _attention(name: str) -> list[AttentionKernel]:
     """The kernel asked for, or all that run here by preference; the reference always comes last."""
+    if name not in ("best", *attention_shelf.names()):
+        raise BadValue("attention", name, f"best, or one of {', '.join(attention_shelf.names())}")
     if name == "best":
         return [attention_shelf.load(n) for n in attention_shelf.available()]
     if name == "reference":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,25 @@ from kvist.engine.event import Event, FinishReason
 from kvist.errors import BadValue, ModelError
 from kvist.ids import RequestId, SeqId
 from kvist.runtime.answer import Answer, Piece, Writing, ledger
+from kvist.runtime.ask import Ask, ask_with
 from kvist.runtime.build import BuildOptions, Built, build
 from kvist.runtime.packaged import packaged_model
 from kvist.sched.request import Request
-from kvist.spec.sampling import Sampling
 from kvist.text.chat import encode_chat
-from kvist.text.stream import StopStrings
 
 Prompt = str | Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """How to continue a prompt. ``stop`` strings are cut from the text; ``n`` samples share the prompt's blocks."""
+@dataclass(slots=True)
+class Call:
+    """One caller's sequences and the pieces it has not taken yet. Owner: the ``LLM``."""
 
-    max_tokens: int = 128
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0))
-    n: int = 1
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    prompt_logprobs: int | None = None
-    reuse: bool = True
-    salt: bytes = b""
+    live: dict[SeqId, Writing] = field(default_factory=dict)
+    pieces: deque[Piece] = field(default_factory=deque)
 
 
 class LLM:
-    """One model, one pool, one engine. Not safe for use from two threads.
+    """One model, one pool, one engine. Not safe for use from two threads; streams may be read in turns.
 
     Prompts are text, or token ids as they are. Everything computed stays in the cache until something else needs the
     room, so a prompt that begins like an earlier one (or like an earlier answer) starts where they differ.
@@ -47,15 +41,23 @@ class LLM:
         self.tokenizer = built.tokenizer
         self.engine = built.engine
         self._asked = 0
+        self._calls: dict[SeqId, Call] = {}
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of a prompt. Raises ``BadValue`` for an empty one."""
-        ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
-        if not ids or (isinstance(prompt, str) and not prompt):
-            raise BadValue("prompt", prompt, "at least one character", remedy="give some text to continue")
+        """Token ids of a prompt. Raises ``BadValue`` for an empty one, or for what is neither text nor token ids."""
+        if isinstance(prompt, str):
+            if not prompt:
+                raise BadValue("prompt", prompt, "at least one character", remedy="give some text to continue")
+            return tuple(self.tokenizer.encode(prompt))
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise BadValue("prompt", type(prompt).__name__, "text, or a sequence of token ids")
+        ids = tuple(prompt)
         vocab = self.built.spec.vocab
-        if max(ids) >= vocab:
-            raise BadValue("prompt", max(ids), f"token ids below the vocabulary size {vocab}")
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocab:
+                raise BadValue("prompt", token, f"token ids in [0, {vocab})")
+        if not ids:
+            raise BadValue("prompt", [], "at least one token", remedy="give some text to continue")
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -81,14 +83,17 @@ class LLM:
 
     def stream_all(self, prompts: Sequence[Prompt], ask: Ask | None = None, **sampling: Any) -> Iterator[Piece]:
         """As ``stream``, for several prompts at once. Nothing runs until every prompt was accepted."""
-        how = _ask(ask, sampling)
-        StopStrings(how.stop)
+        how = ask_with(ask, sampling)
         requests = [self._request(self.encode(p), how) for p in prompts]
         for request in requests:
             self.engine.scheduler.limits.limit_tokens(request)
         return self._run(requests, how)
 
     def _request(self, ids: tuple[int, ...], how: Ask) -> Request:
+        vocab = self.built.spec.vocab
+        for token, bias in how.sampling.logit_bias:
+            if token >= vocab:
+                raise BadValue("logit_bias", (token, bias), f"token ids below the vocabulary size {vocab}")
         self._asked += 1
         return Request(
             id=RequestId(f"llm-{self._asked}"),
@@ -104,21 +109,35 @@ class LLM:
         )
 
     def _run(self, requests: Sequence[Request], how: Ask) -> Iterator[Piece]:
-        live: dict[SeqId, Writing] = {}
+        call = Call()
         try:
             for i, request in enumerate(requests):
-                for sample, seq in enumerate(self.engine.add(request)):
-                    live[seq] = Writing.start(self.tokenizer, request.prompt, how.stop, prompt=i, sample=sample)
-            while live:
-                for event in self.engine.step():
-                    if event.seq in live:
-                        yield from self._write(event, live)
+                writings = [
+                    Writing.start(self.tokenizer, request.prompt, how.stop, prompt=i, sample=sample)
+                    for sample in range(request.n)
+                ]
+                for seq, writing in zip(self.engine.add(request), writings, strict=True):
+                    call.live[seq] = writing
+                    self._calls[seq] = call
+            while call.live or call.pieces:
+                if call.pieces:
+                    yield call.pieces.popleft()
+                else:
+                    self._step()
         finally:
-            for seq in live:
+            for seq in call.live:
                 self.engine.abort(seq)
+                del self._calls[seq]
 
-    def _write(self, event: Event, live: dict[SeqId, Writing]) -> Iterator[Piece]:
-        writing = live[event.seq]
+    def _step(self) -> None:
+        """One step of the engine; what it brought goes to the calls it belongs to, this one's or others'."""
+        for event in self.engine.step():
+            call = self._calls.get(event.seq)
+            if call is not None:
+                self._write(event, call)
+
+    def _write(self, event: Event, call: Call) -> None:
+        writing = call.live[event.seq]
         text, stopped = writing.push(event.token) if event.token is not None else ("", False)
         if event.logprob is not None:
             writing.logprobs.append(event.logprob)
@@ -131,11 +150,11 @@ class LLM:
             reason = "stop"
         if reason is None:
             if text:
-                yield Piece(writing.prompt, writing.sample, text)
+                call.pieces.append(Piece(writing.prompt, writing.sample, text))
             return
         text += writing.flush()
-        del live[event.seq]
-        yield Piece(writing.prompt, writing.sample, text, self._answer(event, reason, writing))
+        del call.live[event.seq], self._calls[event.seq]
+        call.pieces.append(Piece(writing.prompt, writing.sample, text, self._answer(event, reason, writing)))
 
     def _answer(self, event: Event, reason: FinishReason, writing: Writing) -> Answer:
         timeline = self.engine.timeline(event.seq)
@@ -156,22 +175,6 @@ class LLM:
             logprobs=tuple(writing.logprobs),
             prompt_logprobs=writing.prompt_logprobs,
         )
-
-
-_ASK_FIELDS = tuple(f for f in Ask.__dataclass_fields__ if f != "sampling")
-
-
-def _ask(ask: Ask | None, given: dict[str, Any]) -> Ask:
-    """``ask`` with keywords laid over it. Raises ``BadValue`` for a keyword that neither knows."""
-    how = ask or Ask()
-    known = (*_ASK_FIELDS, *Sampling.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise BadValue(name, given[name], f"one of {', '.join(known)}")
-    mine = {k: v for k, v in given.items() if k in _ASK_FIELDS}
-    if isinstance(mine.get("stop"), str):
-        mine["stop"] = (mine["stop"],)
-    return replace(how, **mine, sampling=replace(how.sampling, **{k: v for k, v in given.items() if k not in mine}))
 
 
 def load(

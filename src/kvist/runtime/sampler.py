@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvist.errors import StateError
 from kvist.spec.sampling import Sampling
 from kvist.step import NewSequence, TokenLogprob
 
@@ -153,11 +154,17 @@ def sample_rows(
 
     States are not updated: the executor records a token once it belongs to the sequence.
     """
-    greedy = logits.argmax(axis=1) if any(s.plain_greedy for s in states) else None
+    greedy = logits.argmax(axis=1)
+    for row, best in enumerate(greedy):  # argmax finds a NaN before any number
+        if np.isnan(logits[row, best]):
+            raise StateError(
+                "the model's logits are not numbers (NaN)",
+                remedy="the weights or the config are wrong; with --poison, a read of memory that was never written",
+            )
     out: list[tuple[int, TokenLogprob | None]] = []
     for row, (state, index) in enumerate(zip(states, indices, strict=True)):
         s = state.sampling
-        if greedy is not None and state.plain_greedy and index >= s.min_tokens:
+        if state.plain_greedy and index >= s.min_tokens:
             token = int(greedy[row])
         else:
             u = 0.0 if s.temperature == 0 else uniform(s.seed, index)

@@ -45,6 +45,17 @@ class Rope:
     layout: Literal["half"] = "half"
     factors: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.dim < 0 or self.dim % 2 or not (math.isfinite(self.theta) and self.theta > 0):
+            raise ModelError(
+                f"rotary positions over {self.dim} dims with base {self.theta:g} make no sense",
+                remedy="the config is wrong: an even number of dims and a base above 0 are needed",
+            )
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise ModelError(
+                f"rotary positions stretched by {self.factor:g} make no sense", remedy="the factor must be above 0"
+            )
+
     @property
     def supported(self) -> bool:
         """False when the decoder has to refuse this rotation."""
@@ -56,7 +67,7 @@ class Rope:
             name = self.kind.partition(":")[2]
             raise ModelError(
                 f"rotary positions of kind {name!r} cannot be computed",
-                remedy="such a model can be planned (kvist model, kvist plan), not run",
+                remedy="kvist model shows its cache; running it is not possible",
             )
         base: np.ndarray = 1.0 / self.theta ** (np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
         if self.kind == "linear":

@@ -42,16 +42,21 @@ class Sampling:
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
-            if not math.isfinite(value) or not low <= value <= high:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not low <= value <= high:
                 raise BadValue(name, value, f"a finite number in [{low:g}, {high:g}]")
         if self.top_p == 0.0:
             raise BadValue("top_p", self.top_p, "a number in (0, 1]", remedy="for greedy decoding set temperature=0")
-        if self.top_k < 0:
+        if type(self.seed) is not int:
+            raise BadValue("seed", self.seed, "a whole number")
+        if type(self.top_k) is not int or self.top_k < 0:
             raise BadValue("top_k", self.top_k, "0 (off) or a positive count")
-        if self.logprobs is not None and not 0 <= self.logprobs <= 20:
+        if self.logprobs is not None and (type(self.logprobs) is not int or not 0 <= self.logprobs <= 20):
             raise BadValue("logprobs", self.logprobs, "a count in [0, 20]")
-        if self.min_tokens < 0:
+        if type(self.min_tokens) is not int or self.min_tokens < 0:
             raise BadValue("min_tokens", self.min_tokens, "0 or a positive count")
+        if not isinstance(self.logit_bias, tuple):
+            raise BadValue("logit_bias", self.logit_bias, "a tuple of (token id, bias)")
         for token, bias in self.logit_bias:
-            if token < 0 or not math.isfinite(bias):
+            if type(token) is not int or token < 0 or not math.isfinite(bias):
                 raise BadValue("logit_bias", (token, bias), "a token id >= 0 and a finite bias")
