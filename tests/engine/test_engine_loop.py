@@ -1,5 +1,6 @@
 """The loop: failures, interrupts, timelines, metrics, load."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -71,20 +72,23 @@ def test_interrupts_and_bugs_pass_through_and_leave_the_engine_usable(kind):
     assert len(drive(p, ask("s", words(20))).tokens["s", 0]) == 8
 
 
-def test_f032_two_thousand_short_requests_leave_nothing_behind():
-    for reuse in (True, False):
-        p = paper("hybrid", blocks=80, budget=64, sequences=8, reuse=reuse, model=EOS)
-        p.engine.executor.memory = None  # the books are the matter here
-        rng = Random(1)
-        sent, out, live = 0, Outcome(), {}
-        while sent < 2000 or not p.engine.idle:
-            while sent < 2000 and len(live) < 8:
+@pytest.mark.parametrize("reuse", [True, False])
+def test_f032_two_thousand_short_requests_leave_nothing_behind(reuse):
+    p = paper("hybrid", blocks=80, budget=64, sequences=8, reuse=reuse, model=EOS)
+    p.engine.executor.memory = None  # the books are the matter here
+    rng = Random(1)
+    ends, after, sent = Counter(), [], 0
+    for _ in range(5):
+        out, live, last = Outcome(), {}, sent + 400
+        while sent < last or not p.engine.idle:
+            while sent < last and len(live) < 8:
                 prompt = (*words(rng.choice((0, B, 2 * B)), rng.randrange(3)), *words(rng.randrange(1, 12), sent))
                 name = f"r{sent}"
                 sent += 1
                 if rng.random() < 0.05:
                     with pytest.raises(KvistError):
                         p.engine.add(ask(name, words(100 * B), 5))
+                    ends["refused"] += 1
                     continue
                 live[name] = p.engine.add(ask(name, prompt, rng.randrange(1, 9), stop_ids=(7,)))[0]
             chance = rng.random()
@@ -98,11 +102,20 @@ def test_f032_two_thousand_short_requests_leave_nothing_behind():
             if sent % 100 == 0:
                 check(p)
         books(p)
-        counters = p.engine.scheduler.counters
-        assert min(counters.finished_abort, counters.finished_stop, counters.finished_length) > 20
-        assert (counters.cached_tokens > 0) == reuse
-        assert p.engine.executor.known_sequences() <= 8
-        assert len(p.engine.ended()) == 1024
+        m = p.engine.metrics()
+        assert m["free_blocks"] + m["cached_blocks"] == m["total_blocks"] and m["live_blocks"] == 0
+        assert (m["cached_blocks"] > 0) == reuse
+        scheduler = p.engine.scheduler
+        after.append((len(scheduler._roster.live), len(scheduler._roster.requests), len(p.engine._live)))
+        assert p.engine.executor.known_sequences() <= 8  # their ends travel with the next plan
+        for event in out.last.values():
+            drawn = event.finish_reason == "stop" and event.token is not None
+            ends["end token" if drawn else event.finish_reason] += 1
+    assert after == [(0, 0, 0)] * 5, "something grows from round to round"
+    assert set(ends) == {"refused", "end token", "stop", "length", "abort"} and min(ends.values()) > 20
+    assert sum(ends.values()) == sent == 2000
+    assert (p.engine.scheduler.counters.cached_tokens > 0) == reuse
+    assert len(p.engine.ended()) == 1024
 
 
 def test_timelines_tell_when_and_how_much():
