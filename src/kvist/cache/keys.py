@@ -44,12 +44,13 @@ def space_of(salt: bytes, extras: tuple[bytes, ...]) -> Space:
 class Fingerprint:
     """Everything that decides what the bytes of a block mean, in a fixed order. Change any field: another key.
 
-    ``rope``, ``format`` and ``layout`` are canonical descriptions (for example the ``repr`` of the frozen specs).
+    ``model`` is what the config says beside the weights (rotation, scales, caps, norms). ``model``, ``format`` and
+    ``layout`` are canonical descriptions (the ``repr`` of the frozen specs), without names.
     """
 
     weights: bytes
     tokenizer: bytes
-    rope: str
+    model: str
     format: str
     layout: str
     block_tokens: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -159,7 +159,7 @@ def _fingerprint(
     return Fingerprint(
         weights=weights_digest(path),
         tokenizer=tokenizer.digest(),
-        rope=repr([layer.attention.rope for layer in spec.layers]),
+        model=repr(replace(spec, name="", notes=(), weight_bytes=0)),
         format=layout.format.name,
         layout=repr(layout),
         block_tokens=options.engine.cache.block_tokens,
