@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,25 @@ def commit() -> str:
         return out.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+class Others:
+    """How much of the machine's processor time other processes take from here on."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        ticks = [int(x) for x in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        own = os.times()
+        return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK"), own.user + own.system, time.perf_counter()
+
+    def share(self) -> float:
+        """Their share of all cores' time since the start, 0 to 1."""
+        busy, own, now = self._now()
+        cores_s = (now - self._start) * (os.cpu_count() or 1)
+        return max(0.0, (busy - self._busy - (own - self._own)) / cores_s)
 
 
 def describe(command: str) -> dict:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.machine import describe, save
+from benchmarks.machine import Others, describe, save
 from benchmarks.sides import Kvist, Transformers
 
 CONTEXTS = (128, 2048, 7500)
@@ -52,7 +52,8 @@ def main() -> None:
 
     bandwidth = statistics.median(load().read_bandwidth(512 << 20, 2) for _ in range(5))
     floor = floors(ours, bandwidth, contexts)
-    record = {"machine": describe("python -m benchmarks.run " + " ".join(sys.argv[1:])), "rows": []}
+    record = {"machine": describe(" ".join(["python -m benchmarks.run", *sys.argv[1:]])), "rows": []}
+    others = Others()
     record["machine"]["read_bandwidth_bytes_per_s"] = bandwidth
     table = Table(title=f"SmolLM2-135M, 2 threads, read bandwidth {bandwidth / 1e9:.1f} GB/s", title_justify="left")
     for head in ("work", "kvist tok/s", "transformers tok/s", "ratio", "floor tok/s", "share of floor"):
@@ -90,6 +91,9 @@ def main() -> None:
             f"engine overhead at batch {batch}: {middle['overhead_ms']:.2f} ms a step"
             f" (forward pass, torch dispatch included: {middle['forward_ms']:.1f} ms)"
         )
+    record["machine"]["other_processes_cpu_share"] = share = others.share()
+    if share > 0.1:
+        console.print(f"[bold]other processes took {share:.0%} of the processor: run again on a quiet machine[/bold]")
     console.print(f"written to {save('transformers', 'smollm2-135m', record)}")
 
 
