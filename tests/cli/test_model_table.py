@@ -105,3 +105,32 @@ def test_what_people_look_for_is_there(stem, parts):
 def test_brackets_are_not_markup():
     text = drawn(read_config(LLAMA | {"hidden_act": "[red]odd"}, name="a [bold] name"))
     assert "a [bold] name" in text and "activation [red]odd" in text
+
+
+def test_the_plain_install_shows_models_and_says_what_running_needs(tmp_path):
+    """Without torch and its companions ``kvist model`` works, and ``kvist generate`` says what to install."""
+    import json
+    import subprocess
+    import sys
+    import textwrap
+
+    config = tmp_path / "config.json"
+    small = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 512}
+    rest = {"rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False, "hidden_act": "silu"}
+    config.write_text(json.dumps(small | more | rest))
+    code = textwrap.dedent("""
+        import sys
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in ("torch", "tokenizers", "gguf", "safetensors", "jinja2", "msgpack"):
+                    raise ModuleNotFoundError("No module named " + repr(name), name=name)
+        sys.meta_path.insert(0, Absent())
+        from kvist.cli.entry import run
+        run()
+    """)
+    shown = subprocess.run([sys.executable, "-c", code, "model", str(config)], capture_output=True, text=True)
+    assert shown.returncode == 0 and "llama" in shown.stdout, shown.stderr
+    refused = subprocess.run([sys.executable, "-c", code, "generate", "x"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "pip install 'kvist[demo]'" in refused.stderr and refused.stderr.count("\n") == 1
