@@ -29,6 +29,7 @@ def command(
 ) -> None:
     """Layers, groups, bytes per token, and what a block holds."""
     from kvist.cli.model import describe, render
+    from kvist.errors import MissingField
     from kvist.runtime.packaged import packaged_model
     from kvist.spec.format import KVFormat
     from kvist.spec.hf import read_shape
@@ -37,7 +38,11 @@ def command(
 
     cache = opt.resolve(ctx.params).engine.cache
     place = path if path is not None else packaged_model()
-    spec = read_shape(place) if shape_only else read_spec(place)
+    try:
+        spec = read_shape(place) if shape_only else read_spec(place)
+    except MissingField as error:
+        hint = "add the fields" if shape_only else "add the fields, or take --shape-only for the cache's shape alone"
+        raise MissingField(error.fields, source=str(place), remedy=hint) from error
     layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
     if as_json:
         print(json.dumps(describe(spec, layout), ensure_ascii=False))
