@@ -184,7 +184,7 @@ def test_what_has_no_code_is_refused_with_layer_and_reason(words):
     pool = torch.zeros(1, layout.block_bytes, dtype=torch.uint8)
     with pytest.raises(ModelError, match=words) as caught:
         Decoder(spec, weights_of(BASE), ops=ReferenceOps(), kernels=[], layout=layout, pool=pool)
-    assert "kvist plan" in caught.value.remedy
+    assert "kvist model" in caught.value.remedy
 
 
 def test_the_parts_must_fit():
