@@ -109,7 +109,9 @@ def make(name: str) -> transformers.PreTrainedModel:
     with torch.no_grad():
         for key, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=draw)
-            if "norm" in key:
+            if key == "model.norm.weight" and model.config.tie_word_embeddings:
+                p.copy_(noise - 1 if gemma else noise)  # of both signs, or every token would answer itself
+            elif "norm" in key:
                 p.copy_(0.3 * noise if gemma else 1 + 0.3 * noise)
             elif p.ndim == 1:
                 p.copy_(noise)

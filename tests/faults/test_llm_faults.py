@@ -216,6 +216,7 @@ def test_f039_stop_strings_and_counts_do_not_show_a_preemption():
         assert (a.prompt_tokens, a.completion_tokens) == (b.prompt_tokens, b.completion_tokens)
         assert len(a.logprobs) == len(b.logprobs) == a.completion_tokens
         assert [p.token for p in a.logprobs] == list(a.token_ids)
+        assert [p.logprob for p in a.logprobs] == pytest.approx([p.logprob for p in b.logprobs], abs=1e-3)
         assert not any(s in a.text for s in stops)
     balanced(model)
 

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny_engine import B, alone, ask, engine, parts, run, words  # noqa: E402
+from tiny_engine import B, alone, engine, parts, run, words  # noqa: E402
+from tiny_engine import ask as greedy  # noqa: E402
 
 from kvist.cache.cache import Cache  # noqa: E402
 from kvist.config import CacheConfig, EngineConfig  # noqa: E402
@@ -23,6 +24,14 @@ from kvist.spec.layout import plan_layout  # noqa: E402
 from kvist.spec.sampling import Sampling  # noqa: E402
 
 FAMILIES = ["llama", "gemma3", "mistral-window", "deepseek-v3"]
+
+
+DRAWN = Sampling(temperature=1.0, seed=1)
+
+
+def ask(name, prompt, n_out=12, *, sampling=DRAWN, **more):
+    """Drawn, not greedy, unless said otherwise: tiny models repeat themselves, and hide a fault by it."""
+    return greedy(name, prompt, n_out, sampling=sampling, **more)
 
 
 def tokens(family, request):
@@ -291,8 +300,7 @@ def test_f024_blocks_let_go_by_a_window_are_reused_by_others(family, lifo, monke
     """A runs far past its window while others take and overwrite what it let go."""
     monkeypatch.setattr("kvist.engine.assemble.Cache", partial(Cache, lifo=lifo))
     layout = engine(family).scheduler.layout
-    need = layout.peak_blocks_for(120, 64) + 2 * layout.peak_blocks_for(60, 64)
-    eng = engine(family, blocks=need)
+    eng = engine(family, blocks=2 * layout.peak_blocks_for(120, 20), budget=20)
     cache = eng.scheduler.cache
     was_a, handed_on = set(), set()
 
@@ -311,7 +319,7 @@ def test_f024_blocks_let_go_by_a_window_are_reused_by_others(family, lifo, monke
     a = ask("a", words(20, seed=11), 100)
     others = [ask(f"o{i}", words(20, seed=30 + i), 20) for i in range(8)]
     got = run(eng, [a, *others])
-    assert len(handed_on) > 2, "nothing of A was ever given to another"
+    assert len(handed_on) > 2, "hardly anything of A was ever given to another"
     assert got["a", 0].tokens == tokens(family, a)
     for r in others:
         assert got[r.id, 0].tokens == tokens(family, r)
@@ -360,18 +368,19 @@ def test_f037_samples_equal_separate_runs(rest):
     assert eng.scheduler.counters.forks == 3
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_f038_resumed_sequences_neither_lose_nor_double_a_token(family):
+@pytest.mark.parametrize("family,preemptions", [("llama", 7), ("gemma3", 3), ("deepseek-v3", 7)])
+def test_f038_resumed_sequences_neither_lose_nor_double_a_token(family, preemptions):
     """The pressure prescribed: room for one and a half of eight (outputs as long as these models' context allows)."""
-    requests = [ask(f"r{i}", words(64, seed=400 + i), 180) for i in range(8)]
-    blocks = int(engine(family).scheduler.layout.peak_blocks_for(64 + 180, 64) * 1.5)
-    pressed = engine(family, blocks=blocks)
+    hot = [Sampling(temperature=float(i % 2), seed=i) for i in range(8)]  # greedy ones may loop, and hide a fault
+    requests = [ask(f"r{i}", words(64, seed=400 + i), 180, sampling=hot[i]) for i in range(8)]
+    blocks = int(engine(family).scheduler.layout.peak_blocks_for(64 + 180, 16) * 1.5)
+    pressed = engine(family, blocks=blocks, budget=16)
     got = run(pressed, requests)
     calm = run(engine(family, blocks=400), requests)
     assert {k: o.tokens for k, o in got.items()} == {k: o.tokens for k, o in calm.items()}
     assert all(len(o.tokens) == 180 for o in got.values())
     assert len({o.tokens for o in got.values()}) == 8
-    assert pressed.scheduler.counters.preemptions >= 1
+    assert pressed.scheduler.counters.preemptions >= preemptions  # everyone but the first in order, without windows
     assert pressed.scheduler.counters.recomputed_tokens > 0
     assert sum(o.preemptions for o in calm.values()) == 0
 
