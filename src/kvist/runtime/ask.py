@@ -35,6 +35,9 @@ class Ask:
             raise BadValue("n", self.n, f"a count in [1, {MOST_SAMPLES}]", remedy="ask again for more samples")
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise BadValue("stop", self.stop, "strings of at least one character", remedy="leave empty stops out")
+        for name in ("ignore_eos", "reuse"):
+            if type(getattr(self, name)) is not bool:
+                raise BadValue(name, getattr(self, name), "True or False")
         if not isinstance(self.salt, bytes):
             raise BadValue("salt", self.salt, "bytes")
         if self.prompt_logprobs is not None and type(self.prompt_logprobs) is not int:
@@ -46,7 +49,9 @@ ASK_FIELDS: Final = tuple(f for f in Ask.__dataclass_fields__ if f != "sampling"
 
 def ask_with(ask: Ask | None, given: dict[str, Any]) -> Ask:
     """``ask`` with keywords laid over it: fields of ``Ask`` or ``Sampling``. Raises ``BadValue`` for any other."""
-    how = ask or Ask()
+    how = Ask() if ask is None else ask
+    if not isinstance(how, Ask):
+        raise BadValue("ask", how, "an Ask, or keywords such as max_tokens=16")
     known = (*ASK_FIELDS, *Sampling.__dataclass_fields__)
     for name in given:
         if name not in known:

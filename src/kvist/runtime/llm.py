@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,12 +50,12 @@ class LLM:
             if not prompt:
                 raise BadValue("prompt", prompt, "at least one character", remedy="give some text to continue")
             return tuple(self.tokenizer.encode(prompt))
-        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        if isinstance(prompt, bytes | bytearray | set | frozenset | Mapping) or not isinstance(prompt, Iterable):
             raise BadValue("prompt", type(prompt).__name__, "text, or a sequence of token ids")
-        ids = tuple(prompt)
         vocab = self.built.spec.vocab
+        ids = tuple(_whole_number(token) for token in prompt)
         for token in ids:
-            if type(token) is not int or not 0 <= token < vocab:
+            if not 0 <= token < vocab:
                 raise BadValue("prompt", token, f"token ids in [0, {vocab})")
         if not ids:
             raise BadValue("prompt", [], "at least one token", remedy="give some text to continue")
@@ -84,6 +85,8 @@ class LLM:
     def stream_all(self, prompts: Sequence[Prompt], ask: Ask | None = None, **sampling: Any) -> Iterator[Piece]:
         """As ``stream``, for several prompts at once. Nothing runs until every prompt was accepted."""
         how = ask_with(ask, sampling)
+        if isinstance(prompts, str | bytes):
+            raise BadValue("prompts", prompts, "a list of prompts", remedy="one prompt goes to generate() or stream()")
         requests = [self._request(self.encode(p), how) for p in prompts]
         for request in requests:
             self.engine.scheduler.limits.limit_tokens(request)
@@ -175,6 +178,16 @@ class LLM:
             logprobs=tuple(writing.logprobs),
             prompt_logprobs=writing.prompt_logprobs,
         )
+
+
+def _whole_number(token: Any) -> int:
+    """A token id as an int: Python's own, or any library's (numpy, torch). Raises ``BadValue``."""
+    try:
+        if isinstance(token, bool):
+            raise TypeError
+        return operator.index(token)
+    except TypeError:
+        raise BadValue("prompt", token, "token ids (whole numbers)") from None
 
 
 def load(

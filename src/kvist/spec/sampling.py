@@ -57,6 +57,14 @@ class Sampling:
             raise BadValue("min_tokens", self.min_tokens, "0 or a positive count")
         if not isinstance(self.logit_bias, tuple):
             raise BadValue("logit_bias", self.logit_bias, "a tuple of (token id, bias)")
-        for token, bias in self.logit_bias:
-            if type(token) is not int or token < 0 or not math.isfinite(bias):
-                raise BadValue("logit_bias", (token, bias), "a token id >= 0 and a finite bias")
+        for pair in self.logit_bias:
+            if not _is_bias(pair):
+                raise BadValue("logit_bias", pair, "a token id >= 0 and a finite bias")
+
+
+def _is_bias(pair: object) -> bool:
+    """Whether this is (token id, finite number)."""
+    if not isinstance(pair, tuple) or len(pair) != 2 or type(pair[0]) is not int or pair[0] < 0:
+        return False
+    bias = pair[1]
+    return isinstance(bias, int | float) and not isinstance(bias, bool) and math.isfinite(bias)
