@@ -151,6 +151,13 @@ def test_broken_models_exit_with_1(tmp_path):
     one_line_error(kvist("generate", "x", "--model", str(folder)), 1, "quantum_llm", "known")
 
 
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path):
+    (tmp_path / "model.gguf").symlink_to(packaged())
+    done = kvist("generate", "The capital of France is", "--max-tokens", "2", "--model", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"].startswith(" Paris")
+
+
 def test_a_folder_without_a_tokenizer_says_what_was_looked_for(tmp_path):
     pytest.importorskip("transformers")
     from tiny_models import tiny

@@ -27,11 +27,12 @@ from kvist.spec.digest import weights_digest
 from kvist.spec.format import KVFormat
 from kvist.spec.layout import CacheLayout, plan_layout
 from kvist.spec.model import ModelSpec
-from kvist.spec.read import read_spec
+from kvist.spec.read import locate, read_spec
 from kvist.text.chat import ChatTemplate
 from kvist.text.find_template import template_from_folder, template_from_gguf
 from kvist.text.from_folder import from_folder
 from kvist.text.from_gguf import from_gguf
+from kvist.text.gguf_meta import read_metadata
 from kvist.text.tokenizer import Tokenizer
 
 MOST_THREADS: Final = 256
@@ -78,17 +79,17 @@ class Built:
     kernels: tuple[str, ...]
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer beside the weights. Raises ``MissingTokenizer``."""
-    return from_gguf(path) if path.is_file() else from_folder(path)
+def read_text_side(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokenizer and chat template beside the weights (None for base models). Raises ``MissingTokenizer``.
 
-
-def read_template(path: Path) -> ChatTemplate | None:
-    """The chat template beside the weights, None for base models that have none."""
+    A GGUF header's long arrays are read once for both.
+    """
+    source = read_metadata(path) if path.is_file() else path
+    tokenizer = from_gguf(source) if path.is_file() else from_folder(path)
     try:
-        return template_from_gguf(path) if path.is_file() else template_from_folder(path)
+        return tokenizer, template_from_gguf(source) if path.is_file() else template_from_folder(path)
     except ModelError:
-        return None
+        return tokenizer, None
 
 
 def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], None] | None = None) -> Built:
@@ -103,12 +104,13 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
     if options.threads:
         torch.set_num_threads(options.threads)
     cache = options.engine.cache
+    path = locate(path)
     spec = read_spec(path)
     layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
     refuse_unsupported(spec)
     store = Store(layout, blocks=cache.pool_blocks(layout.block_bytes), poison=options.poison)
     kernels = _attention(options.attention)
-    tokenizer = read_tokenizer(path)
+    tokenizer, template = read_text_side(path)
     weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
     engine, executor = build_engine(spec, weights, store, options, kernels=kernels, fingerprint=fingerprint)
@@ -119,7 +121,7 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
         engine=engine,
         executor=executor,
         tokenizer=tokenizer,
-        template=read_template(path),
+        template=template,
         weights_bytes=weights.total_bytes,
         dtype=options.dtype,
         kernels=tuple(k.name for k in kernels),
