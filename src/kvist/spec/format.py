@@ -31,6 +31,32 @@ F32: Final = Element("f32", 32)
 F16: Final = Element("f16", 16)
 BF16: Final = Element("bf16", 16)
 ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16)}
+"""What kvist's own cache can hold."""
+
+FOREIGN: Final = {
+    e.name: e
+    for e in (
+        Element("fp8", 8),
+        Element("int8", 8),
+        Element("int4", 4),
+        Element("q8_0", 8, 16, 32),
+        Element("q6_0", 6, 16, 32),
+        Element("q5_1", 5, 32, 32),
+        Element("q5_0", 5, 16, 32),
+        Element("q4_1", 4, 32, 32),
+        Element("q4_0", 4, 16, 32),
+        Element("iq4_nl", 4, 16, 32),
+        Element("nvfp4", 4, 8, 16),
+        Element("mxfp4", 4, 8, 32),
+    )
+}
+"""What other engines' caches hold: good for arithmetic. Scales kept once per tensor count as nothing."""
+
+OTHER_NAMES: Final = {
+    "fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "half": "f16", "bfloat16": "bf16",
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8", "f8": "fp8", "float8": "fp8",
+}  # fmt: skip
+"""Other people's names for the same widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +70,17 @@ class KVFormat:
     def name(self) -> str:
         """``f16``, or ``k/v`` when the two differ."""
         return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+
+    @staticmethod
+    def planned(text: str) -> KVFormat:
+        """A format of any engine, for arithmetic: ``'fp8'``, ``'q8_0/q4_0'`` (K/V). Raises ``BadValue``."""
+        known = {**ELEMENTS, **FOREIGN}
+        k, _, v = text.lower().partition("/")
+        names = [OTHER_NAMES.get(part.strip(), part.strip()) for part in (k, v or k)]
+        for part in names:
+            if part not in known:
+                raise BadValue("kv_format", text, f"one of {', '.join(known)}, or K/V as in q8_0/q4_0")
+        return KVFormat(known[names[0]], known[names[1]])
 
     @staticmethod
     def parse(text: str) -> KVFormat:

@@ -24,6 +24,7 @@ from kvist.spec.hf_hybrid import read_granite_hybrid, read_nemotron_h, read_qwen
 from kvist.spec.hf_kimi import read_kimi_linear
 from kvist.spec.hf_legacy import read_falcon, read_gpt2, read_neox, read_opt
 from kvist.spec.hf_mla import read_mla
+from kvist.spec.hf_model import MTP
 from kvist.spec.hf_nas import read_nas
 from kvist.spec.hf_reference import is_reference, translate
 from kvist.spec.hf_shape import shape_of
@@ -100,7 +101,8 @@ def read_config(source: Source, *, name: str = "") -> ModelSpec:
     f = _unwrap(outer, label)
     architecture = _architecture(f)
     spec = _READERS[architecture](f)
-    return replace(spec, name=name or _name(source, outer), weight_bytes=_weight_bytes(folder))
+    weights, drafts = _weight_bytes(folder), f.integer_or(MTP, 0)
+    return replace(spec, name=name or _name(source, outer), weight_bytes=weights, draft_layers=drafts)
 
 
 def read_shape(source: Source, *, name: str = "") -> ModelSpec:
@@ -114,7 +116,8 @@ def read_shape(source: Source, *, name: str = "") -> ModelSpec:
             spec = replace(_READERS[architecture](f), shape_only=True)
         except MissingField:
             spec = None
-    return replace(spec or shape_of(f, architecture), name=name or _name(source, outer))
+    found, drafts = spec or shape_of(f, architecture), f.integer_or(MTP, 0)
+    return replace(found, name=name or _name(source, outer), draft_layers=drafts)
 
 
 def _load(source: Source) -> tuple[Mapping[str, object], str, Path | None]:

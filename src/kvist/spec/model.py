@@ -18,6 +18,7 @@ class ModelSpec:
     not for running. ``unsupported`` names parts of the computation that no field here describes (memory is right all
     the same): a decoder refuses a model that has any. ``notes`` are sentences a reader wants people to see (for example
     streams that are not counted). ``extra_elements`` counts weights outside the layers that follow from no field.
+    ``draft_layers`` is how many next-token-prediction layers (MTP) come with the weights; they are not in ``layers``.
     """
 
     architecture: str
@@ -38,6 +39,7 @@ class ModelSpec:
     notes: tuple[str, ...] = field(default=())
     unsupported: tuple[str, ...] = field(default=())
     extra_elements: int = 0
+    draft_layers: int = 0
 
     def kv_bytes_per_token(self, fmt: KVFormat) -> int:
         """Bytes that one more token adds while no window is full: the sum over layers that own a cache."""
