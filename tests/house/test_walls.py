@@ -30,7 +30,7 @@ DOORS = {
     "cache": {"cache", "keys", "evict.base", "evict.registry"},
     "sched": {"scheduler", "request", "order.base", "order.registry"},
     "engine": {"engine", "ports", "metrics", "assemble", "event"},
-    "cost": {"table", "device", "catalogue", "work", "roofline", "measured"},
+    "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
     "sim": {"run", "executor", "clock"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {

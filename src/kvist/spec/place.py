@@ -11,7 +11,7 @@ from kvist.errors import BadValue
 class Placement:
     """Degrees of parallelism. One *replica* is ``tp * pp`` ranks; ``dp`` replicas serve different requests.
 
-    ``tp`` cuts heads and widths, ``pp`` cuts the layers into stages, ``ep`` deals whole experts out over that many ranks
+    ``tp`` cuts heads and widths, ``pp`` cuts the layers into stages, ``ep`` deals whole experts out over so many ranks
     (1: experts are cut by ``tp`` like everything else). ``cp`` ranks of a tensor-parallel group split the *tokens* of a
     sequence's cache (decode context parallelism), so it divides ``tp``. ``attention_dp``: ranks of a tensor-parallel
     group keep attention whole and serve different sequences; only the feed-forward part is cut (SGLang, TensorRT-LLM).

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kvist.errors import BadValue
 from kvist.spec.ffn import Ffn
-from kvist.spec.layer import Compressed, Latent, LayerSpec, NoMixer, Recurrent, Shared
+from kvist.spec.layer import LayerSpec, Mixer, Recurrent, Shared
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.weights import WeightElements, weight_elements
@@ -60,7 +60,7 @@ def shard(spec: ModelSpec, place: Placement, stage: int = 0) -> ModelSpec:
             raise BadValue(
                 "pp",
                 place.pp,
-                f"stages that keep layer {layer.index} together with layer {layer.mixer.with_layer}, whose cache it reads",
+                f"stages that keep layer {layer.index} with layer {layer.mixer.with_layer}, whose cache it reads",
             )
     return replace(spec, layers=tuple(_layer(layer, place) for layer in kept), weight_bytes=0)
 
@@ -96,15 +96,13 @@ def _query_heads(layer: LayerSpec, tp: int) -> int:
     return layer.q_heads // tp
 
 
-def _mixer(layer: LayerSpec, tp: int) -> Recurrent | object:
+def _mixer(layer: LayerSpec, tp: int) -> Mixer:
     mixer = layer.mixer
     if not isinstance(mixer, Recurrent):
         return mixer
     if mixer.state_elements % tp:
         raise BadValue("tp", tp, f"a divisor of the {mixer.kind} state of layer {layer.index}")
-    return replace(
-        mixer, state_elements=mixer.state_elements // tp, conv_elements=ceil_div(mixer.conv_elements, tp)
-    )
+    return replace(mixer, state_elements=mixer.state_elements // tp, conv_elements=ceil_div(mixer.conv_elements, tp))
 
 
 def _ffn(ffn: Ffn, place: Placement) -> Ffn:
@@ -113,8 +111,12 @@ def _ffn(ffn: Ffn, place: Placement) -> Ffn:
         if ffn.experts % place.ep:
             raise BadValue("ep", place.ep, f"a divisor of the {ffn.experts} experts")
         return replace(ffn, experts=ffn.experts // place.ep, shared_width=ceil_div(ffn.shared_width, tp))
-    cut = {"width": ceil_div(ffn.width, tp), "shared_width": ceil_div(ffn.shared_width, tp)}
-    return replace(ffn, **cut, expert_width=ceil_div(ffn.expert_width, tp))
+    return replace(
+        ffn,
+        width=ceil_div(ffn.width, tp),
+        shared_width=ceil_div(ffn.shared_width, tp),
+        expert_width=ceil_div(ffn.expert_width, tp),
+    )
 
 
 def rank_weights(spec: ModelSpec, place: Placement, stage: int = 0) -> WeightElements:
@@ -125,10 +127,11 @@ def rank_weights(spec: ModelSpec, place: Placement, stage: int = 0) -> WeightEle
     """
     cut = weight_elements(shard(spec, place, stage))
     rows = ceil_div(spec.vocab, place.tp) * spec.hidden
-    first, last = stage == 0, stage == place.pp - 1
+    extra = ceil_div(spec.extra_elements, place.tp)
+    last = stage == place.pp - 1
     return replace(
         cut,
-        embedding=(rows + ceil_div(spec.extra_elements, place.tp)) if first else (rows if last and spec.tied_embeddings else 0),
+        embedding=rows + extra if stage == 0 else rows if last and spec.tied_embeddings else 0,
         head=rows if last and not spec.tied_embeddings else 0,
         active_experts=min(cut.active_experts, cut.experts),
     )

@@ -1,0 +1,227 @@
+"""What one step has to compute and move, for any mix of new and cached tokens: FLOPs and bytes, before any device.
+
+One multiply-add counts as two FLOPs. Bytes are counted once per step where a kernel reads them once: weights whatever
+the number of rows, a sequence's KV rows whatever the number of its queries. Attention is causal: query ``i`` of a chunk
+sees the cached tokens and the ``i`` before it, within its layer's window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kvist.spec.format import KVFormat
+from kvist.spec.layer import CachePart, Latent, LayerSpec, Shared
+from kvist.spec.model import ModelSpec
+from kvist.spec.weights import mixer_elements, norm_elements
+from kvist.units import ceil_div
+
+STATE_FLOPS = 8
+"""Per state element and token of a recurrent mixer: decay, read, outer product and update, a multiply-add each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One sequence's part of a step: ``new_tokens`` behind ``cached_tokens``; ``rows`` of them go through the head."""
+
+    new_tokens: int
+    cached_tokens: int = 0
+    rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Bytes of one weight: of what every token passes, of routed experts, of the head; and of an activation."""
+
+    dense: float = 2.0
+    expert: float = 2.0
+    head: float = 2.0
+    activation: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """FLOPs and bytes of one step on one rank. ``tokens`` were computed for ``sequences``, ``rows`` were sampled."""
+
+    tokens: int
+    sequences: int
+    rows: int
+    linear_flops: float
+    weight_bytes: float
+    head_flops: float
+    head_bytes: float
+    attention_flops: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    state_flops: float
+    state_bytes: float
+    activation_bytes: float
+    layers: int = 0
+
+    @property
+    def flops(self) -> float:
+        """All of them."""
+        return self.linear_flops + self.head_flops + self.attention_flops + self.state_flops
+
+    @property
+    def bytes(self) -> float:
+        """All that must cross the memory bus at least once."""
+        cache = self.kv_read_bytes + self.kv_write_bytes + self.state_bytes
+        return self.weight_bytes + self.head_bytes + cache + self.activation_bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte: left of a device's ridge the step is bound by bandwidth, right of it by arithmetic."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    """Layers with the same mixture: how many, experts each, active per token, weights of one expert."""
+
+    layers: int
+    experts: int
+    active: int
+    elements: int
+
+    def expected(self, tokens: int, share: float) -> float:
+        """Experts of this rank that ``tokens`` tokens wake when each picks ``active`` at random, ``share`` of them here."""
+        miss = (1 - min(1.0, self.active * share / self.experts)) ** tokens
+        return self.experts * (1 - miss)
+
+
+@dataclass(frozen=True)
+class ModelWork:
+    """The arithmetic of one rank's model, ready to be asked for many steps.
+
+    ``spec`` is the rank's own (see ``spec.shard``); ``head_elements`` its part of the head, ``expert_share`` the part
+    of a token's active experts that live on this rank (1 / ep), ``cp`` over how many ranks a sequence's rows are dealt.
+    """
+
+    spec: ModelSpec
+    fmt: KVFormat
+    widths: Widths = Widths()
+    head_elements: int | None = None
+    expert_share: float = 1.0
+    cp: int = 1
+    state_element_bytes: int = 4
+
+    @cached_property
+    def dense_elements(self) -> int:
+        """Weights that every token passes, head and embedding apart."""
+        hidden = self.spec.hidden
+        mixers = sum(mixer_elements(x, hidden) + norm_elements(x, hidden) for x in self.spec.layers)
+        return mixers + sum(x.ffn.dense_elements(hidden) for x in self.spec.layers if x.ffn is not None)
+
+    @cached_property
+    def _mixtures(self) -> tuple[_Experts, ...]:
+        found: dict[tuple[int, int, int], int] = {}
+        for ffn in (x.ffn for x in self.spec.layers):
+            if ffn is not None and ffn.experts:
+                key = (ffn.experts, ffn.active, ffn.expert_elements(self.spec.hidden))
+                found[key] = found.get(key, 0) + 1
+        return tuple(_Experts(n, *key) for key, n in found.items())
+
+    @cached_property
+    def _alike(self) -> tuple[tuple[LayerSpec, tuple[CachePart, ...], int], ...]:
+        """One layer of each kind that reads a cache, the parts it reads, and how many there are."""
+        by_index = {x.index: x for x in self.spec.layers}
+        kinds: dict[tuple[object, ...], list[tuple[LayerSpec, tuple[CachePart, ...]]]] = {}
+        for x in self.spec.layers:
+            owner = by_index[x.mixer.with_layer] if isinstance(x.mixer, Shared) else x
+            look = (
+                *owner.cache_parts,
+                x.retention,
+                x.q_heads,
+                x.key_dim,
+                x.value_dim,
+                x.attention.top_rows,
+                x.owns_cache,
+            )
+            if owner.cache_parts:
+                kinds.setdefault(look, []).append((x, owner.cache_parts))
+        return tuple((group[0][0], group[0][1], len(group)) for group in kinds.values())
+
+    @cached_property
+    def head_size(self) -> int:
+        """Weights of the head on this rank."""
+        return self.spec.vocab * self.spec.hidden if self.head_elements is None else self.head_elements
+
+    def expert_elements(self, tokens: int) -> float:
+        """Expert weights that a step of ``tokens`` is expected to read on this rank."""
+        return sum(m.layers * m.expected(tokens, self.expert_share) * m.elements for m in self._mixtures)
+
+    def step(self, chunks: Sequence[Chunk]) -> Work:
+        """The work of one step. ``chunks`` may be of any mix; equal ones are cheap to repeat."""
+        tokens, rows = sum(c.new_tokens for c in chunks), sum(c.rows for c in chunks)
+        counted: dict[Chunk, int] = {}
+        for c in chunks:
+            counted[c] = counted.get(c, 0) + 1
+        flops = read = 0.0
+        for c, n in counted.items():
+            f, r = self._attention(c)
+            flops, read = flops + n * f, read + n * r
+        expert_flops = sum(m.layers * m.active * m.elements for m in self._mixtures) * self.expert_share
+        state = self.spec.state_elements
+        hidden, w = self.spec.hidden, self.widths
+        return Work(
+            tokens=tokens,
+            sequences=len(chunks),
+            rows=rows,
+            linear_flops=2.0 * tokens * (self.dense_elements + expert_flops),
+            weight_bytes=self.dense_elements * w.dense + self.expert_elements(tokens) * w.expert,
+            head_flops=2.0 * rows * self.head_size,
+            head_bytes=self.head_size * w.head if rows else 0.0,
+            attention_flops=flops / self.cp,
+            kv_read_bytes=read / self.cp,
+            kv_write_bytes=tokens * self.spec.kv_bytes_per_token(self.fmt) / self.cp,
+            state_flops=float(STATE_FLOPS * state * tokens),
+            state_bytes=2.0 * state * self.state_element_bytes * len(chunks),
+            activation_bytes=self._activations(tokens, hidden),
+            layers=len(self.spec.layers),
+        )
+
+    def _activations(self, tokens: int, hidden: int) -> float:
+        """Rows written and read between kernels: about what a fused implementation cannot keep in registers."""
+        wide = sum(
+            6 * hidden
+            + 2 * x.q_heads * x.key_dim
+            + (3 * (x.ffn.width or x.ffn.active * x.ffn.expert_width) if x.ffn else 0)
+            for x in self.spec.layers
+        )
+        return float(tokens * wide) * self.widths.activation
+
+    def _attention(self, c: Chunk) -> tuple[float, float]:
+        """FLOPs and bytes of KV rows read for one chunk, all layers."""
+        flops = read = 0.0
+        end = c.cached_tokens + c.new_tokens
+        for layer, parts, n in self._alike:
+            absorbed = layer.attention_flops(c.new_tokens, end)
+            flops += n * min(absorbed, _expanded_flops(layer, c.new_tokens, end) or absorbed)
+            read += n * sum(
+                rows_touched(layer, part, c.cached_tokens, end) * part.row_bytes(self.fmt) for part in parts
+            )
+        return flops, read
+
+
+def rows_touched(layer: LayerSpec, part: CachePart, start: int, end: int) -> int:
+    """Rows of one part that queries at ``[start, end)`` read at least once, cached ones and their own."""
+    if end <= start:
+        return 0
+    first = part.retention.first_needed(start)
+    if layer.retention.window_tokens is not None:  # a shared layer may look less far than the owner keeps
+        first = max(first, layer.retention.first_needed(start))
+    held = end - first + min(part.retention.sinks, first)
+    rows = ceil_div(held, part.every_tokens) if part.every_tokens > 1 else held
+    top = layer.attention.top_rows
+    return min(rows, top * (end - start)) if top and not part.retention.bounded else rows
+
+
+def _expanded_flops(layer: LayerSpec, q_tokens: int, k_tokens: int) -> int:
+    """MLA over heads expanded from the latent, as engines prefill: fewer FLOPs per pair, an up-projection per row."""
+    if not isinstance(layer.mixer, Latent) or q_tokens < 2:
+        return 0
+    pairs = layer.rows_read(k_tokens - q_tokens, k_tokens)
+    up = 2 * layer.mixer.rank * layer.q_heads * (layer.attention.nope_dim + layer.value_dim) * (k_tokens - q_tokens)
+    return 2 * layer.q_heads * (layer.key_dim + layer.value_dim) * pairs + up
