@@ -86,7 +86,7 @@ class _Experts:
     elements: int
 
     def expected(self, tokens: int, share: float) -> float:
-        """Experts of this rank that ``tokens`` tokens wake when each picks ``active`` at random, ``share`` of them here."""
+        """Experts that ``tokens`` tokens wake when each picks ``active`` at random, ``share`` of them on this rank."""
         miss = (1 - min(1.0, self.active * share / self.experts)) ** tokens
         return self.experts * (1 - miss)
 
