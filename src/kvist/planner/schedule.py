@@ -1,4 +1,4 @@
-"""When the first tokens come if ``users`` equal prompts arrive together: the scheduler's arithmetic, without running it.
+"""When first tokens come if ``users`` equal prompts arrive together: the scheduler's arithmetic, without running it.
 
 First come, first served under a token budget: sequences that answer take one token of a step each, the oldest prompt
 takes what is left, and what it leaves goes to the next. Short bursts are stepped through one by one; long ones are
