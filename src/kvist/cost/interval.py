@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Tag = Literal["exact", "measured", "assumed"]
 """``exact`` follows from a file or a definition, ``measured`` was seen on a machine, ``assumed`` is experience."""
 
-_WEIGHT = {"exact": 0, "measured": 1, "assumed": 2}
+_ORDER: Final[tuple[Tag, ...]] = ("exact", "measured", "assumed")
+
+
+def loosest(tags: Iterable[Tag]) -> Tag:
+    """The least certain of some tags; ``exact`` when there are none."""
+    return max(tags, key=_ORDER.index, default="exact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Interval:
         return Interval(value, value, value, tag)
 
     def __add__(self, other: Interval) -> Interval:
-        tag = max(self.tag, other.tag, key=_WEIGHT.__getitem__)
+        tag = loosest((self.tag, other.tag))
         return Interval(self.low + other.low, self.best + other.best, self.high + other.high, tag)
 
     def times(self, factor: float) -> Interval:

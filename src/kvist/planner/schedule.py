@@ -41,7 +41,8 @@ def burst(seconds: StepSeconds, users: int, prompt_tokens: int, cached_tokens: i
 
 def _stepped(seconds: StepSeconds, users: int, prompt_tokens: int, fresh: int, budget: int) -> Burst:
     left, answered = [fresh] * users, [0] * users
-    clock, steps, times = 0.0, 0, []
+    clock, steps = 0.0, 0
+    times: list[float] = []
     while len(times) < users:
         chunks, room = [], budget
         for i in range(users):

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvist.errors import BadValue
 from kvist.spec.format import F16, KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
+
+Knob = str | int | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,29 @@ class Run:
     prefix_caching: bool = True
     draft_layers: int = 0
     draft_tokens: int = 0
-    knobs: Mapping[str, str | int | bool] = field(default_factory=dict)
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+
+
+    def text(self, name: str, default: str, among: tuple[str, ...]) -> str:
+        """A knob that is one word of ``among``. Raises ``BadValue``."""
+        value = self.knobs.get(name, default)
+        if value not in among:
+            raise BadValue(name, value, f"one of {', '.join(among)}")
+        return str(value)
+
+    def number(self, name: str, default: int, *, low: int = 0) -> int:
+        """A knob that is a count of at least ``low``. Raises ``BadValue``."""
+        value = self.knobs.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise BadValue(name, value, f"a whole number >= {low}")
+        return value
+
+    def switch(self, name: str, default: bool) -> bool:
+        """A knob that is on or off. Raises ``BadValue``."""
+        value = self.knobs.get(name, default)
+        if not isinstance(value, bool):
+            raise BadValue(name, value, "true or false")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +81,8 @@ class Line:
 class Capacity:
     """What fits, as the engine counts.
 
-    ``tokens`` is the pool in the engine's own word; ``concurrency`` how many requests of ``max_model_tokens`` fit;
+    ``tokens`` is the pool in the engine's own word; ``block_bytes`` what one block takes on a rank, all its layers
+    (of the largest stage); ``concurrency`` how many requests of ``max_model_tokens`` fit;
     ``request_bytes`` what one such request takes on one rank; ``longest_tokens`` the longest single request that fits.
     Fields the engine's rules cannot give without more input are None. ``lines`` are all numbers its log prints.
     """
@@ -64,6 +90,7 @@ class Capacity:
     tokens: int | None = None
     blocks: int | None = None
     block_tokens: int | None = None
+    block_bytes: int | None = None
     concurrency: float | None = None
     request_bytes: int | None = None
     longest_tokens: int | None = None
@@ -95,3 +122,18 @@ class Engine(Protocol):
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request of ``n_tokens`` holds, block rounding included."""
         ...
+
+
+def require_known_knobs(engine: Engine, run: Run) -> None:
+    """Refuse switches that the engine has not, and counts that mean nothing. Raises ``BadValue``."""
+    for name in run.knobs:
+        if name not in engine.knobs:
+            raise BadValue(name, run.knobs[name], f"a knob of {engine.name}: {', '.join(engine.knobs) or 'it has none'}")
+    counts = {
+        "available_bytes": run.available_bytes, "max_model_tokens": run.max_model_tokens, "sequences": run.sequences,
+        "block_tokens": run.block_tokens, "batched_tokens": run.batched_tokens,
+    }  # fmt: skip
+    for name, value in counts.items():
+        low = 0 if name == "available_bytes" else 1
+        if value is not None and value < low:
+            raise BadValue(name, value, f"a whole number >= {low}")
