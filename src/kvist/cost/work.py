@@ -219,7 +219,9 @@ def rows_touched(layer: LayerSpec, part: CachePart, start: int, end: int) -> int
 
 
 def _expanded_flops(layer: LayerSpec, q_tokens: int, k_tokens: int) -> int:
-    """MLA over heads expanded from the latent, as engines prefill: fewer FLOPs per pair, an up-projection per row."""
+    """MLA over heads expanded from the latent, as engines prefill: fewer FLOPs per pair, but cached rows are projected
+    up again (new rows are by the linear layers). 0: not an MLA layer, or a single query.
+    """
     if not isinstance(layer.mixer, Latent) or q_tokens < 2:
         return 0
     pairs = layer.rows_read(k_tokens - q_tokens, k_tokens)
