@@ -46,7 +46,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer. Bytes are of one device of the tightest stage; users are of all replicas together."""
+    """The answer. Bytes are of one device of the tightest stage; users are of all replicas together.
+
+    ``longest_tokens`` is guaranteed to each of the asked users at once, ``alone_tokens`` to one with nobody beside it:
+    what lies between is best effort.
+    """
 
     setup: Setup
     load: Load
@@ -57,6 +61,7 @@ class Plan:
     shared_bytes: int
     users_fit: tuple[int, int, int]
     longest_tokens: int
+    alone_tokens: int
     latency: Latency
     verdict: Verdict
 
@@ -194,6 +199,7 @@ def plan(setup: Setup, load: Load) -> Plan:
         shared_bytes=shared,
         users_fit=(low, best, high),
         longest_tokens=longest_context(setup, load, room.best),
+        alone_tokens=longest_context(setup, replace(load, users=1), room.best),
         latency=latency_of(setup, load),
         verdict=verdict_of(setup, load, budgets[tightest], own, shared, (low, best, high)),
     )
