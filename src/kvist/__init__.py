@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kvist.config import EngineConfig as EngineConfig
     from kvist.config import SchedConfig as SchedConfig
     from kvist.errors import KvistError as KvistError
+    from kvist.planner.api import plan as plan
+    from kvist.planner.ask import Question as Question
+    from kvist.planner.plan import Plan as Plan
     from kvist.runtime.answer import Answer as Answer
     from kvist.runtime.answer import Piece as Piece
     from kvist.runtime.ask import Ask as Ask
@@ -42,9 +45,12 @@ _WHERE = {
     "LLM": "kvist.runtime.llm",
     "ModelSpec": "kvist.spec.model",
     "Piece": "kvist.runtime.answer",
+    "Plan": "kvist.planner.plan",
+    "Question": "kvist.planner.ask",
     "Sampling": "kvist.spec.sampling",
     "SchedConfig": "kvist.config",
     "load": "kvist.runtime.llm",
+    "plan": "kvist.planner.api",
     "plan_layout": "kvist.spec.layout",
     "read_spec": "kvist.spec.read",
 }

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="registries of the doing half need torch")
-
 
 def named(shelf):
     from kvist.spec import shelves
@@ -12,6 +10,7 @@ def named(shelf):
 
 
 def test_attention():
+    pytest.importorskip("torch", reason="registries of the doing half need torch")
     from kvist.kernels.attention import registry
 
     assert set(registry.names()) == named("kernels/attention")
@@ -27,3 +26,10 @@ def test_order():
     from kvist.sched.order import registry
 
     assert set(registry.names()) == named("sched/order")
+
+
+def test_engines():
+    from kvist.planner.engines import registry
+
+    assert set(registry.names()) == named("planner/engines")
+    assert [registry.engine(name).name for name in registry.names()] == list(registry.names())

@@ -31,6 +31,11 @@ DOORS = {
     "sched": {"scheduler", "request", "order.base", "order.registry"},
     "engine": {"engine", "ports", "metrics", "assemble", "event"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
+    "planner": {
+        "api", "ask", "catalogue", "check", "check_report", "curves", "derivation", "engines.base",
+        "engines.registry", "find_model", "no_cache", "plan",
+        "report", "weights",
+    },
     "sim": {"run", "executor", "clock"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
@@ -44,7 +49,7 @@ ALLOWED_IN_THINKING = {"numpy", "kvist"} | set(sys.stdlib_module_names)
 LAZY_MODULES = {"kvist.text.sandbox", "kvist.text.bounds"}
 """Built on a heavy library; others import them only inside functions."""
 
-LAZY_IN_THINKING = {"text": {"tokenizers", "jinja2", "gguf"}, "spec": {"gguf"}}
+LAZY_IN_THINKING = {"text": {"tokenizers", "jinja2", "gguf"}, "spec": {"gguf"}, "planner": {"huggingface_hub"}}
 
 
 def room(module: str) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from kvist.runtime.answer import Answer
+from typing import TYPE_CHECKING
+
 from kvist.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from kvist.runtime.answer import Answer
 
 
 def ledger_line(answer: Answer) -> str:

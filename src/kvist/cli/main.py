@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvist.cli import chat, generate, inspect
+from kvist.cli import chat, generate, inspect, plan
 
 app = typer.Typer(
     name="kvist",
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.command("generate", help="Continue a prompt, or several as one batch.")(generate.command)
 app.command("chat", help="Talk to the model; the conversation stays in the cache.")(chat.command)
 app.command("model", help="Show what a model's cache is made of.")(inspect.command)
+app.command("plan", help="Plan memory, users and latency on any device.", epilog=plan.EPILOG)(plan.command)
 
 
 @app.callback(invoke_without_command=True)

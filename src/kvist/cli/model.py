@@ -37,7 +37,7 @@ def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _count(n: int) -> str:
+def count_text(n: int) -> str:
     """``134515008`` -> ``134.5M``."""
     for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
         if n >= size:
@@ -52,7 +52,9 @@ def _headline(d: dict[str, Any]) -> RenderableType:
     facts = [d["architecture"], f"{d['layers']} layers"]
     if d["weights"]:
         total, active = d["weights"]["total"], d["weights"]["active"]
-        facts.append(f"{_count(total)} weights" + (f", {_count(active)} of them active" if active < total else ""))
+        facts.append(
+            f"{count_text(total)} weights" + (f", {count_text(active)} of them active" if active < total else "")
+        )
     if d["weight_bytes"]:
         facts.append(f"{format_bytes(d['weight_bytes'])} of files")
     if d["context_tokens"]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kvist.cli.plan_options import PLAN
 from kvist.config import (
     OPTIONS,
     EngineConfig,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kvist.runtime.ask import Ask
 
 TRACE_ENV: Final = "KVIST_TRACE"
-OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
+OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_HOME", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
 """Variables that are not options of a run."""
 
 
@@ -77,6 +78,8 @@ _ROWS: Final = (
 )
 RUN: Final = {name: Option(section, name, read, expected, text) for section, name, read, expected, text in _ROWS}
 ALL: Final = RUN | OPTIONS
+EVERY: Final = PLAN | ALL
+"""One file and one environment serve all commands: each takes its own options and knows the names of the others."""
 RUN_PANEL: Final = "Model and kernels"
 ASK_PANEL: Final = "Sampling"
 ENGINE_PANEL: Final = "Cache and scheduler"
@@ -166,7 +169,7 @@ class Settings:
 def resolve(params: Mapping[str, Any]) -> Settings:
     """Merge a command's parameters with the environment and the config file. Raises ``BadValue``."""
     flags = {name: value for name, value in params.items() if name in ALL and value not in ([], ())}
-    gathered = gather(ALL, flags, os.environ, params.get("config"), other_env=OTHERS)
+    gathered = gather(EVERY, flags, os.environ, params.get("config"), other_env=OTHERS)
     values = {name: value for name, (value, _, _) in gathered.items()}
     asked = {n: v for n, v in values.items() if n in RUN and RUN[n].section == "ask"}
     return Settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvist.cost.interval import Interval
@@ -146,19 +147,36 @@ def longest_context(setup: Setup, load: Load, available: float) -> int:
     users = ceil_div(load.users, setup.replicas)
     limit = setup.spec.context_tokens or 1 << 20
 
-    def fits(n: int) -> bool:
+    def held(n: int) -> int:
         asked = replace(load, context_tokens=n, output_tokens=min(load.output_tokens, n))
         own, shared = request_bytes_of(setup, asked)
-        return users * own + shared <= available
+        return users * own + shared
 
-    if not fits(1):
-        return 0
+    return _last_below(held, limit, available)
+
+
+def _last_below(held: Callable[[int], int], limit: int, available: float) -> int:
+    """Largest ``n`` up to ``limit`` with ``held(n) <= available``; 0 if there is none. ``held`` never falls.
+
+    Bytes grow nearly in proportion, so a straight line between the ends is tried before the middle.
+    """
     low, high = 1, limit
-    if fits(high):
-        return high
+    least, most = held(low), held(high)
+    if least > available:
+        return 0
+    if most <= available:
+        return limit
+    straight = True
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        guess = low + int((high - low) * (available - least) / (most - least)) if straight else (low + high) // 2
+        guess = min(max(guess, low + 1), high - 1)
+        found = held(guess)
+        shrunk = high - low
+        if found <= available:
+            low, least = guess, found
+        else:
+            high, most = guess, found
+        straight = high - low <= shrunk // 2 if straight else True
     return low
 
 

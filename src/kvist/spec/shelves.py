@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from kvist.errors import BadValue
 
-ShelfName = Literal["kernels/attention", "kernels/codec", "cache/evict", "sched/order"]
+ShelfName = Literal["kernels/attention", "kernels/codec", "cache/evict", "sched/order", "planner/engines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,18 @@ EVICT: Final = (Variant("lru", "cache/evict", "the block unused for longest goes
 
 ORDER: Final = (Variant("fcfs", "sched/order", "first come, first served"),)
 
-VARIANTS: Final = (*ATTENTION, *CODECS, *EVICT, *ORDER)
+ENGINES: Final = (
+    Variant("kvist", "planner/engines", "kvist's own block layout, as its store allocates it"),
+    Variant("vllm", "planner/engines", "vLLM from 0.21: groups of layers in one pool, tokens from concurrency"),
+    Variant("vllm-legacy", "planner/engines", "older vLLM: GPU and CPU blocks, or blocks over groups"),
+    Variant("sglang", "planner/engines", "SGLang: a pool of tokens, and slots of recurrent state"),
+    Variant("llama.cpp", "planner/engines", "llama.cpp: cells of full, windowed and recurrent layers"),
+    Variant("ik_llama.cpp", "planner/engines", "ik_llama.cpp: every layer has all cells, three layouts of latents"),
+    Variant("ipex-llm", "planner/engines", "ipex-llm's llama.cpp: cells in steps of 32, windows in full"),
+    Variant("tensorrt-llm", "planner/engines", "TensorRT-LLM: blocks of all layers"),
+)
+
+VARIANTS: Final = (*ATTENTION, *CODECS, *EVICT, *ORDER, *ENGINES)
 """Every variant of every shelf that has some."""
 
 

@@ -41,7 +41,6 @@ class Run:
     draft_tokens: int = 0
     knobs: Mapping[str, Knob] = field(default_factory=dict)
 
-
     def text(self, name: str, default: str, among: tuple[str, ...]) -> str:
         """A knob that is one word of ``among``. Raises ``BadValue``."""
         value = self.knobs.get(name, default)
@@ -128,7 +127,9 @@ def require_known_knobs(engine: Engine, run: Run) -> None:
     """Refuse switches that the engine has not, and counts that mean nothing. Raises ``BadValue``."""
     for name in run.knobs:
         if name not in engine.knobs:
-            raise BadValue(name, run.knobs[name], f"a knob of {engine.name}: {', '.join(engine.knobs) or 'it has none'}")
+            raise BadValue(
+                name, run.knobs[name], f"a knob of {engine.name}: {', '.join(engine.knobs) or 'it has none'}"
+            )
     counts = {
         "available_bytes": run.available_bytes, "max_model_tokens": run.max_model_tokens, "sequences": run.sequences,
         "block_tokens": run.block_tokens, "batched_tokens": run.batched_tokens,

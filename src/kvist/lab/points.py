@@ -1,0 +1,53 @@
+"""What is timed to learn a machine: few points, each a context, a batch and a KV format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvist.errors import BadValue
+
+DECODED: Final = 12
+"""Tokens of each sequence that a decode reading is the median of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing that is timed."""
+
+    kv_format: str
+    context_tokens: int
+    batch: int
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens to compute."""
+        return self.context_tokens * self.batch
+
+
+POINTS: Final = (
+    Point("f16", 200, 1),
+    Point("f16", 3000, 2),
+    Point("f16", 6000, 1),
+    Point("f16", 500, 20),
+    Point("f32", 5000, 1),
+    Point("f32", 700, 6),
+    Point("bf16", 5000, 1),
+    Point("bf16", 600, 10),
+)
+"""Few and many rows, short and long contexts, every KV format with a long context alone and a short one in a batch."""
+
+
+def fitting(points: Sequence[Point], context_tokens: int) -> tuple[Point, ...]:
+    """Points cut to what the model can see, with room to decode."""
+    longest = context_tokens - DECODED - 3
+    if longest < 8:
+        raise BadValue("model", f"context of {context_tokens} tokens", f"a context of {DECODED + 11} tokens or more")
+    return tuple(dict.fromkeys(replace(p, context_tokens=min(p.context_tokens, longest)) for p in points))
+
+
+def pool_tokens(points: Sequence[Point], kv_format: str) -> int:
+    """Room for the prompts of a round and what is answered behind them, and a little more."""
+    mine = [p for p in points if p.kv_format == kv_format]
+    return sum(p.batch * (p.context_tokens + 2 * DECODED) + p.tokens // 4 + 512 for p in mine)

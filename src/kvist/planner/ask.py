@@ -1,0 +1,250 @@
+"""From a person's words to a plan: names are looked up, what was left open is settled by rules that are said aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from kvist.cost.catalogue import device as device_named
+from kvist.cost.device import Device
+from kvist.cost.interval import Interval
+from kvist.cost.roofline import Roofline, StepCost
+from kvist.cost.work import Widths
+from kvist.errors import BadValue, KvistError
+from kvist.planner.engines.registry import engine as engine_named
+from kvist.planner.find_model import Found, find
+from kvist.planner.plan import Plan, plan, run_of
+from kvist.planner.setup import Load, Setup
+from kvist.planner.weights import WeightFacts, WeightFormat, countable, widths_of
+from kvist.spec.format import KVFormat
+from kvist.spec.model import ModelSpec
+from kvist.spec.place import Placement
+from kvist.spec.shard import shard
+from kvist.units import GIB
+
+if TYPE_CHECKING:
+    from kvist.cost.measured import MeasuredMachine
+
+HERE: Final = "here"
+DEFAULT_CONTEXT: Final = 8192
+BIG_BYTES: Final = 70 * GIB
+"""From this memory on servers size their steps generously (the rule of vLLM's defaults)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. None and ``auto`` are settled by ``resolve``, which says how."""
+
+    model: str
+    device: str = ""
+    count: int = 1
+    context: int | None = None
+    output: int = 256
+    users: int = 1
+    hit_rate: float = 0.0
+    kv_format: str = "auto"
+    weights: str = "auto"
+    engine: str = "auto"
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int = 1
+    cp: int = 1
+    attention_dp: bool = False
+    batched_tokens: int | None = None
+    sequences: int | None = None
+    memory_fraction: float | None = None
+    block_tokens: int | None = None
+    draft_layers: int = 0
+    draft_tokens: int = 0
+    shape_only: bool = False
+    online: bool = True
+    knobs: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What an engine does when nobody says otherwise: tokens of a step, sequences at a time, share of the memory."""
+
+    batched_tokens: int
+    sequences: int
+    memory_fraction: float
+    kv_format: str
+    weights: str = ""
+
+
+def habits(engine: str, device: Device) -> Habits:
+    """An engine's defaults on a device: what its own documentation says."""
+    big = device.memory_bytes >= BIG_BYTES
+    if engine == "kvist":
+        return Habits(512, 64, 0.9, "f16", "f32")
+    if engine == "sglang":
+        return Habits(8192 if big else 2048, 256, 0.88, "bf16")
+    if engine in ("llama.cpp", "ik_llama.cpp", "ipex-llm"):
+        return Habits(512, 1, 1.0, "f16")
+    return Habits(8192 if big else 2048, 1024 if big else 256, 0.9, "bf16")
+
+
+def answer(question: Question, machine: MeasuredMachine | None = None) -> Plan:
+    """The plan for a question. Raises ``KvistError`` for what cannot be: see ``resolve`` and ``plan``."""
+    setup, load = resolve(question, machine)
+    return plan(setup, load)
+
+
+def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple[Setup, Load]:
+    """Settle every open point. ``machine`` is a measured one, planned for by the device name ``here``.
+
+    Raises ``BadValue`` for an unknown model or device, counts that do not fit together, heads that do not divide.
+    """
+    found = find(question.model, online=question.online, shape_only=question.shape_only)
+    device, notes = _device(question, machine)
+    engine = question.engine if question.engine != "auto" else "vllm" if device.kind in ("gpu", "npu") else "kvist"
+    usual = habits(engine, device)
+    place, more = _place(question, found.spec)
+    facts, said = _weights(question, found, usual, engine)
+    setup = Setup(
+        spec=found.spec,
+        device=device,
+        weights=_on_ranks(facts, found.spec, place),
+        weights_how=facts.how,
+        widths=_widths(facts, found.spec, device),
+        compute=_compute(facts.format),
+        cost=_cost(question, device, machine, facts.format),
+        place=place,
+        kv_format=KVFormat.planned(usual.kv_format if question.kv_format == "auto" else question.kv_format),
+        engine=engine,
+        batched_tokens=question.batched_tokens or usual.batched_tokens,
+        sequences=question.sequences or max(usual.sequences, -(-question.users // (place.dp * place.sequence_ranks))),
+        memory_fraction=usual.memory_fraction if question.memory_fraction is None else question.memory_fraction,
+        block_tokens=question.block_tokens,
+        draft_layers=question.draft_layers,
+        draft_tokens=question.draft_tokens,
+        knobs=question.knobs,
+        notes=tuple(dict.fromkeys((*notes, *more, *said, *found.notes, *found.spec.notes))),
+    )
+    return _able(setup) if question.engine == "auto" else setup, _load(question, found.spec)
+
+
+def _able(setup: Setup) -> Setup:
+    """The setup with an engine that can hold this model: kvist's own layout where the usual one's is not known."""
+    try:
+        engine_named(setup.engine).request_bytes(run_of(setup), 1)
+    except KvistError as error:
+        if setup.engine == "kvist":
+            raise
+        return replace(
+            setup, engine="kvist", notes=(*setup.notes, f"planned with kvist's own block layout: {error.what}")
+        )
+    return setup
+
+
+def _load(question: Question, spec: ModelSpec) -> Load:
+    limit = spec.context_tokens or DEFAULT_CONTEXT
+    context = question.context if question.context is not None else min(DEFAULT_CONTEXT, limit)
+    return Load(context, min(question.output, context), question.users, question.hit_rate)
+
+
+def _device(question: Question, machine: MeasuredMachine | None) -> tuple[Device, list[str]]:
+    if question.device and question.device != HERE:
+        return device_named(question.device), []
+    if machine is None:
+        raise BadValue(
+            "device",
+            question.device or None,
+            "the name of a device, such as H100",
+            remedy="name one (--devices lists them), or measure this machine first (--measure)",
+        )
+    return machine.device(), ["times come from this machine's own measurement"]
+
+
+def _cost(question: Question, device: Device, machine: MeasuredMachine | None, weights: WeightFormat) -> StepCost:
+    if machine is not None and question.device in ("", HERE):
+        return machine
+    return Roofline(device, _compute(weights))
+
+
+def _place(question: Question, spec: ModelSpec) -> tuple[Placement, list[str]]:
+    """Degrees of parallelism: as asked, or the widest tensor parallelism that divides the heads, then replicas."""
+    if question.count < 1:
+        raise BadValue("count", question.count, "a count >= 1")
+    asked = {"tp": question.tp, "pp": question.pp, "dp": question.dp}
+    given = {name: n for name, n in asked.items() if n is not None}
+    fixed = {"ep": question.ep, "cp": question.cp, "attention_dp": question.attention_dp}
+    if not given:
+        return _auto(question.count, spec, fixed)
+    product = 1
+    for name, n in given.items():
+        if n < 1:
+            raise BadValue(name, n, "a count >= 1")
+        product *= n
+    count = question.count if question.count > 1 else product
+    if count % product:
+        said = " * ".join(f"{name} {n}" for name, n in given.items())
+        raise BadValue("count", count, f"a multiple of {said} = {product}")
+    rest = next((name for name in ("dp", "tp", "pp") if name not in given), None)
+    if rest is not None:
+        given[rest] = count // product
+    elif count != product:
+        raise BadValue("count", count, f"tp * pp * dp = {product}")
+    place = Placement(**given, **fixed)  # type: ignore[arg-type]
+    _try(spec, place)
+    return place, []
+
+
+def _auto(count: int, spec: ModelSpec, fixed: dict[str, int | bool]) -> tuple[Placement, list[str]]:
+    failure: KvistError | None = None
+    for tp in sorted((n for n in range(1, count + 1) if count % n == 0), reverse=True):
+        try:
+            place = Placement(tp=tp, dp=count // tp, **fixed)  # type: ignore[arg-type]
+            _try(spec, place)
+        except KvistError as error:
+            failure = failure or error
+            continue
+        notes = [] if count == 1 else [f"{count} devices as {place.name}: the widest that divides the model's heads"]
+        return place, notes
+    assert failure is not None
+    raise failure
+
+
+def _try(spec: ModelSpec, place: Placement) -> None:
+    for stage in range(place.pp):
+        shard(spec, place, stage)
+
+
+def _weights(question: Question, found: Found, usual: Habits, engine: str) -> tuple[WeightFacts, list[str]]:
+    """What the weights weigh, in the format that is asked for, that the engine holds, or that the files have."""
+    asked = usual.weights if question.weights == "auto" else question.weights
+    if not countable(found.spec) and not found.weights.total_bytes:
+        return found.weights, ["only the cache is planned: nothing says what the weights weigh"]
+    if not asked:
+        return found.weights, []
+    facts = found.weights.packed_as(found.spec, WeightFormat.parse(asked))
+    if question.weights != "auto":
+        return facts, []
+    return facts, [f"{engine} holds weights as {asked}: --weights plans for another format"]
+
+
+def _on_ranks(facts: WeightFacts, spec: ModelSpec, place: Placement) -> tuple[Interval, ...]:
+    if not countable(spec) and not facts.total_bytes:
+        return tuple(Interval.exactly(0.0) for _ in range(place.pp))
+    return tuple(facts.on_rank(spec, place, stage) for stage in range(place.pp))
+
+
+def _widths(facts: WeightFacts, spec: ModelSpec, device: Device) -> Widths:
+    """Bytes of a weight when read; activations are floats on a CPU, half as wide elsewhere."""
+    widths = widths_of(spec, facts.format) if countable(spec) else Widths()
+    return replace(widths, activation=4.0 if device.kind == "cpu" else 2.0)
+
+
+_COMPUTE: Final = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp8": "fp8", "f32": "f32", "f16": "f16"}
+
+
+def _compute(weights: WeightFormat) -> str:
+    """Format of the products: weights that are only stored narrow are widened to 16 bit first."""
+    return _COMPUTE.get(weights.name, "bf16")
+
+
+def with_format(setup: Setup, fmt: KVFormat) -> Setup:
+    """The same setup with another KV format."""
+    return replace(setup, kv_format=fmt)
