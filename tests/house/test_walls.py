@@ -41,7 +41,7 @@ DOORS = {
     "kernels": {
         "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
     },
-    "runtime": {"ask", "build", "llm", "answer", "packaged"},
+    "runtime": {"ask", "build", "llm", "answer", "packaged", "store"},
 }  # fmt: skip
 """What other rooms may import. A room without an entry (floor 1, spec, cli) is open."""
 

@@ -87,6 +87,17 @@ def test_only_the_case_with_four_ranks_needs_an_excuse(report):
     assert "one rank of 4" in row.why[-1] and 0 < row.error_percent < 3
 
 
+def test_cases_that_are_not_judged_are_shown(report):
+    shown = {r.id: r for r in report.own if r.status == "shown"}
+    assert set(shown) == {
+        "vl-12569-l31-70b-w8a8",
+        "vl-43308-gemma4-v020",
+        "llmd-gpt-oss-120b-tp1",
+        "idx-dsv4-flash-h200",
+    }
+    assert abs(shown["idx-dsv4-flash-h200"].error_percent) < 0.01
+
+
 def test_budgets_close_within_a_percent(report):
     rows = [r for r in report.own if r.check_class == "budget"]
     assert len(rows) == 5 and all(abs(r.error_percent) < 0.1 for r in rows)
@@ -101,7 +112,7 @@ def test_numbers_printed_beside_are_right_too(report):
 
 def test_nothing_is_dropped(report):
     lost = {r.id: r.status for r in report.own if r.predicted is None}
-    assert lost == {"lc-laguna-1m-full": "no config", "idx-dsv4-flash-h200": "not predicted"}
+    assert lost == {"lc-laguna-1m-full": "no config"}
     assert all(r.why for r in report.own if r.predicted is None)
 
 
@@ -137,6 +148,30 @@ def test_a_right_number_passes(configs):
 def test_rounding_of_a_small_input_is_no_error(configs):
     row = only(configs, value=2720, reported={"available_kv_gib": 0.04}, check_class="exact")
     assert row.status == "within rounding" and row.low <= 2720 <= row.high
+
+
+@needs_shared
+def test_a_setting_that_nobody_stated_is_neither_right_nor_wrong():
+    run = {
+        "model": "openai/gpt-oss-20b",
+        "engine_version": "0.24.0",
+        "max_model_len": 16_384,
+        "hardware": "RTX 4090 24GB",
+    }
+    stated = {**run, "quantity": "max_concurrency", "reported": {"available_kv_gib": 4.0}, "value": 7.07}
+    report = check_cases([case(**stated), case(**stated, notes="max_num_batched_tokens 8192")], CONFIGS)
+    assert [r.status for r in report.rows] == ["setting not stated", "exact"] and not report.failed
+    assert "batched_tokens 8192" in report.rows[0].why[-1] and report.total.passed == 1
+    assert check_cases([case(**{**stated, "value": 20.0})], CONFIGS).rows[0].status == "off"
+
+
+def test_a_number_that_prints_the_same_is_exact(configs):
+    run = {"quantity": "max_concurrency", "reported": {"available_kv_gib": 0.1}, "max_model_len": 8192}
+    assert only(configs, **run, value=0.8).status == "exact"
+    assert only(configs, **run, value=0.9).status == "off"
+    size = {"engine": "trt-llm", "quantity": "kv GiB", "reported": {"kv_tokens": 5000}}
+    assert only(configs, **size, value=0.08).status == "exact"
+    assert only(configs, **size, value=0.09).status == "off"
 
 
 @pytest.mark.parametrize(

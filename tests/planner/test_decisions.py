@@ -5,7 +5,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_setup import CARD, CHUNKS, DENSE, ONLY_STATES, ONLY_WINDOWS, STATES, WINDOWS, latents, setup, spec, use_toy_engine
+from toy_setup import (
+    CARD,
+    CHUNKS,
+    DENSE,
+    ONLY_STATES,
+    ONLY_WINDOWS,
+    STATES,
+    WINDOWS,
+    latents,
+    setup,
+    spec,
+    use_toy_engine,
+)
 
 from kvist.cost.roofline import BEST
 from kvist.cost.work import Chunk, ModelWork
@@ -21,6 +33,8 @@ from kvist.spec.place import Placement
 from kvist.spec.weights import weight_elements
 
 BF = KVFormat(BF16, BF16)
+KINDS = {"dense": DENSE, "windows": WINDOWS, "chunks": CHUNKS, "states": STATES, "mla": latents()}
+EXPERTS = spec(ffn=Ffn(0, experts=8, active=2, expert_width=64))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,7 +62,7 @@ def test_decode_turns_where_rows_weigh_as_much_as_weights():
     assert f"{found.at:,}" in found.how
 
 
-@pytest.mark.parametrize("model", [DENSE, WINDOWS, CHUNKS, STATES, latents()], ids="dense windows chunks states mla".split())
+@pytest.mark.parametrize("model", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("users", [1, 3, 16])
 @pytest.mark.parametrize("place", [Placement(), Placement(tp=2), Placement(pp=2)], ids=lambda p: p.name)
 def test_weights_win_below_and_the_cache_above(model, users, place):
@@ -96,14 +110,14 @@ def test_no_users_are_refused():
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_more_users_and_wider_rows_turn_earlier(users, more):
     base = decode_turns(setup(), users).at
     assert decode_turns(setup(), users + more).at <= base
     assert decode_turns(setup(fmt="f32"), users).at <= base <= decode_turns(setup(fmt="fp8"), users).at
 
 
-@pytest.mark.parametrize("model", [DENSE, WINDOWS, CHUNKS, STATES, latents()], ids="dense windows chunks states mla".split())
+@pytest.mark.parametrize("model", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("step", [256, 512, 4096])
 def test_linear_layers_win_below_and_attention_above(model, step):
     s = setup(replace(model, context_tokens=1 << 20), batched_tokens=step)
@@ -133,7 +147,7 @@ def test_a_clock_of_whole_steps_tells_the_plans_time():
 
 
 def test_the_ridge_of_linear_layers():
-    """2 FLOPs a weight and user against 2 bytes a weight and the user's own rows, at the rates a good engine reaches."""
+    """2 FLOPs a weight and user against 2 bytes a weight and the user's own rows, at a good engine's rates."""
     flops, rate = CARD.flops["bf16"] * BEST.compute, CARD.bandwidth_bytes_per_s * BEST.bandwidth
     work = ModelWork(DENSE, BF)
     own = work.step([Chunk(1, 1)]).activation_bytes
@@ -176,11 +190,10 @@ def test_without_a_cache_linear_layers_are_quadratic_and_attention_cubic():
         assert row.cache_bytes == 4096 * row.n_tokens
 
 
-@pytest.mark.parametrize("model", [DENSE, WINDOWS, STATES, latents(), spec(ffn=Ffn(0, experts=8, active=2, expert_width=64))],
-                         ids="dense windows states mla experts".split())  # fmt: skip
+@pytest.mark.parametrize("model", [*KINDS.values(), EXPERTS], ids=[*KINDS, "experts"])
 def test_rows_are_sums_of_steps(model):
     work = ModelWork(model, BF)
-    (row,) = rows(work, [37])
+    _, row = rows(work, [5, 37])
     cached = [work.step([Chunk(1, i)]) for i in range(37)]
     plain = [work.step([Chunk(i + 1)]) for i in range(37)]
     for totals, steps in ((row.cached, cached), (row.plain, plain)):

@@ -1,17 +1,12 @@
 """Logs of four engines, old and new wording, parsed to the numbers that were printed. Units are meant, not printed."""
 
-import sys
-from pathlib import Path
-
 import pytest
+from doctor_kit import GIB, LOGS, MIB, log, text
 
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_kit import GIB, LOGS, MIB, log, text  # noqa: E402
-
-from kvist.errors import KvistError, UsageError  # noqa: E402
-from kvist.planner.doctor.base import NothingRecognised  # noqa: E402
-from kvist.planner.doctor.lines import rank_of, split_lines  # noqa: E402
-from kvist.planner.doctor.read import parse_log, read_log  # noqa: E402
+from kvist.errors import KvistError, UsageError
+from kvist.planner.doctor.base import NothingRecognised
+from kvist.planner.doctor.lines import rank_of, split_lines
+from kvist.planner.doctor.read import parse_log, read_log
 
 
 def numbers(found, *names, what=None):
@@ -121,7 +116,7 @@ def test_what_the_log_states_is_read(name):
 
 def test_a_term_says_where_it_stands():
     term = log("vllm-0.11-qwen3-32b-tp2").last("kv_available")
-    assert (term.line, term.rank, term.printed, term.unit) == (7, "TP1", "34.49 GiB", "bytes")
+    assert (term.line, term.rank, term.printed, term.unit) == (8, "TP1", "34.49 GiB", "bytes")
     assert "Available KV cache memory" in term.text
     assert term.low == pytest.approx(34.485 * GIB) and term.high == pytest.approx(34.495 * GIB)
 
@@ -142,7 +137,9 @@ def test_sglangs_gb_are_gib():
 
 def test_a_share_is_not_overruled_by_a_shorter_print():
     lines = "args: Namespace(model='m', gpu_memory_utilization=0.866)\n"
-    lines += "x total_gpu_memory (22.16GiB) x gpu_memory_utilization (0.87) = 19.19GiB\nAvailable KV cache memory: 1 GiB"
+    lines += (
+        "x total_gpu_memory (22.16GiB) x gpu_memory_utilization (0.87) = 19.19GiB\nAvailable KV cache memory: 1 GiB"
+    )
     assert parse_log(lines).settings["utilization"] == 0.866
 
 

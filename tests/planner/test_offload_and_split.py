@@ -112,7 +112,7 @@ def test_a_short_prefix_rides_along_with_the_rest_for_nearly_nothing():
 
 
 @given(st.integers(1, 30_000), st.integers(1, 30_000), st.floats(1e5, 1e9))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_longer_prefixes_and_slower_tiers_take_longer(n, more, rate):
     near, far = Tier.given("near", rate), Tier.given("far", rate / 2)
     one = decide(setup(), n, near)
@@ -151,7 +151,9 @@ def test_nonsense_is_refused():
 LOAD = Load(8448, 256, users=4)
 
 
-@pytest.mark.parametrize("place", [Placement(), Placement(tp=4), Placement(tp=2, pp=2), Placement(tp=8)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "place", [Placement(), Placement(tp=4), Placement(tp=2, pp=2), Placement(tp=8)], ids=lambda p: p.name
+)
 def test_a_cache_crosses_once_however_it_is_cut(place):
     assert shipped_bytes(setup(place=place), 8192) == 8192 * TOKEN_BYTES
     copies = max(1, place.tp // 4)  # 4 KV heads: with 8 ranks every head lies on two
@@ -187,7 +189,7 @@ def test_a_transfer_hides_behind_equal_layers():
 
 
 @given(st.floats(1e5, 1e9), st.sampled_from([DENSE, WINDOWS, STATES]))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_what_is_left_over_is_between_one_layer_and_the_whole(rate, model):
     found = ship(setup(model), LOAD, Tier.given("t", rate))
     assert 0 < found.exposed_s <= found.transfer_s.best * (1 + 1e-9)
@@ -226,7 +228,7 @@ def test_prefill_replicas_are_as_busy_as_prompts_arrive():
 
 
 @given(st.integers(64, 4096), st.integers(1, 4))
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_longer_answers_need_fewer_prefill_devices(output, times):
     assume(output * times < 30_000)
     short = Load(8192 + output, output, users=4)

@@ -97,7 +97,7 @@ def test_defaults_of_this_version():
         "clamp=0.0), norms='pre', extra_elements=0),), vocab=1, context_tokens=1, norm_eps=1e-05, "
         "norm_weight_offset=0.0, tied_embeddings=False, embedding_scale=1.0, logit_softcap=0.0, logit_scale=1.0, "
         "final_norm='rms', weight_bytes=0, name='', shape_only=False, notes=(), unsupported=(), extra_elements=0, "
-        "draft_layers=0)"
+        "draft_layers=0, state_type='', state_chunk_tokens=0)"
     )
 
 

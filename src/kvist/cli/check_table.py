@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from kvist.planner.check_report import Report, Row, Summary
 
@@ -11,55 +15,39 @@ from kvist.planner.check_report import Report, Row, Summary
 def render(report: Report, console: Console) -> None:
     """Print the whole report. Nothing is left out: rows that could not be predicted have their reason."""
     console.print(_table("By engine", "engine", (*report.by_engine(), report.total)))
-    console.print(_table("By category", "category", report.by_category()))
+    console.print(_table("\nBy category", "category", report.by_category()))
     rows = report.not_passing()
     if rows:
-        console.print(_rows(rows))
+        console.print("\n[bold]Not simply right[/]")
+    for row in rows:
+        _print_row(row, console)
+    console.print()
     console.print(_verdict(report), highlight=False)
 
 
 def _table(title: str, first: str, summaries: tuple[Summary, ...]) -> Table:
-    table = Table(title=title, title_justify="left", show_lines=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
     table.add_column(first, overflow="fold")
-    for name in ("cases", "judged", "right", "median error", "worst", "no answer"):
+    for name in ("cases", "judged", "right", "median", "worst", "unanswered"):
         table.add_column(name, justify="right")
     table.add_column("worst case", overflow="fold")
     for s in summaries:
-        table.add_row(
-            s.name,
-            str(s.count),
-            str(s.judged),
-            str(s.passed),
-            _percent(s.median_percent),
-            _percent(s.worst_percent),
-            str(s.unanswered),
-            s.worst_id,
-            end_section=s.name == "all",
-        )
+        numbers = (str(s.count), str(s.judged), str(s.passed), _percent(s.median_percent), _percent(s.worst_percent))
+        table.add_row(s.name, *numbers, str(s.unanswered or ""), s.worst_id, style="bold" if s.name == "all" else "")
     return table
 
 
-def _rows(rows: tuple[Row, ...]) -> Table:
-    table = Table(title="Not simply right", title_justify="left", show_lines=True)
-    table.add_column("case", overflow="fold")
-    table.add_column("number", overflow="fold")
-    table.add_column("printed", justify="right")
-    table.add_column("predicted", justify="right")
-    table.add_column("error", justify="right")
-    table.add_column("status")
-    table.add_column("why", overflow="fold", ratio=1)
-    for row in rows:
-        why = "; ".join(part for part in (*row.why, row.how) if part)
-        table.add_row(
-            row.id,
-            row.quantity,
-            _number(row.expected),
-            _number(row.predicted),
-            _percent(row.error_percent),
-            row.status,
-            why,
-        )
-    return table
+def _print_row(row: Row, console: Console) -> None:
+    """One number that needs a word: what was printed, what was predicted, and why they differ or agree."""
+    off = f" ({_percent(row.error_percent)})" if row.error_percent is not None else ""
+    numbers = f"printed {_number(row.expected)}, predicted {_number(row.predicted) or 'nothing'}{off}"
+    colour = "red" if row.status == "off" else "yellow"
+    console.print(f" [{colour}]{escape(row.status)}[/] [bold]{escape(row.id)}[/]: {escape(row.quantity)}: {numbers}")
+    why = "; ".join(part for part in (*row.why, row.how) if part)
+    if why:
+        console.print(Padding(Text(why, style="dim"), (0, 0, 0, 3)))
 
 
 def _verdict(report: Report) -> str:

@@ -86,7 +86,7 @@ def render_no_cache(rows: Sequence[Row], console: Console) -> None:
     from rich.table import Table
 
     table = Table(
-        title="\nThe same text with a cache and without, whole model",
+        title="\nThe same text generated with a cache and without, whole model",
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -95,7 +95,7 @@ def render_no_cache(rows: Sequence[Row], console: Console) -> None:
         pad_edge=False,
         show_edge=False,
     )
-    for name in ("tokens", "FLOPs", "without", "linear", "attention", "bytes", "without", "cache held"):
+    for name in ("tokens", "FLOPs", "without", "linear", "attn", "bytes", "without", "cache"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
@@ -104,8 +104,8 @@ def render_no_cache(rows: Sequence[Row], console: Console) -> None:
             _metric(row.plain.flops, ""),
             f"x{row.linear_times:,.4g}",
             f"x{row.attention_times:,.4g}",
-            format_bytes(row.cached.bytes),
-            format_bytes(row.plain.bytes),
+            _metric(row.cached.bytes, "B"),
+            _metric(row.plain.bytes, "B"),
             format_bytes(row.cache_bytes),
         )
     console.print(table)

@@ -82,8 +82,7 @@ def turn_rows(found: tuple[tuple[str, Turn], ...]) -> list[tuple[str, str]]:
     return [
         ("turns", f"cache outweighs weights in a step: {at['cache over weights']}"),
         ("", f"attention outweighs linear layers in a prompt: {at['attention over linear']}"),
-        ("", f"arithmetic outweighs bytes in a step: {at['compute over bytes']}"),
-        ("", f"the same in its linear layers alone: {at['linear layers alone']}"),
+        ("", f"arithmetic outweighs bytes: {at['compute over bytes']} (linear layers {at['linear layers alone']})"),
     ]
 
 

@@ -92,11 +92,15 @@ def show_models(*, as_json: bool) -> int:
         return 0
     from rich.console import Console
 
-    table = _table(f"{len(rows)} models", ("model",), ("layers", "context", "a token, f16", "weights"))
+    table = _table(f"{len(rows)} models", (), ())
+    table.add_column("model", overflow="fold", min_width=38)
+    table.add_column("context", justify="right")
+    table.add_column("a token, f16", justify="right")
+    table.add_column("weights", overflow="fold")
     for row in rows:
         context = f"{row['context_tokens']:,}" if row["context_tokens"] else ""
         weights = row["weights_format"] or "not known"
-        table.add_row(row["name"], f"{row['layers']}", context, format_bytes(row["bytes_per_token_f16"]), weights)
+        table.add_row(row["name"], context, format_bytes(row["bytes_per_token_f16"]), weights)
     Console().print(table)
     return 0
 

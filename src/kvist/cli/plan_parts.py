@@ -55,13 +55,13 @@ class Asked:
 
 def parts_of(asked: Asked) -> tuple[Part, ...]:
     """The parts that the flags ask for, in the order of the table below."""
-    return tuple(make(asked) for flag, make in _PARTS.items() if asked.params.get(flag))
+    return tuple(make(asked) for flag, make in _PARTS.items() if asked.params.get(flag) not in (None, False))
 
 
 def _explain(asked: Asked) -> Part:
     from kvist.cli.plan_explain import render, render_no_cache
     from kvist.planner.explain import cache_or_none, derivation
-    from kvist.planner.report import no_cache_as_list, sections_as_list
+    from kvist.planner.report import no_cache_as_list, notes_of, sections_as_list
 
     sections, rows = derivation(asked.plan), cache_or_none(asked.plan)
     data = {"sections": sections_as_list(sections), "no_cache": no_cache_as_list(rows)}
@@ -69,6 +69,10 @@ def _explain(asked: Asked) -> Part:
     def draw(console: Console) -> None:
         render(sections, console)
         render_no_cache(rows, console)
+        if notes_of(asked.plan):
+            console.print("\nNotes", style="bold")
+        for note in notes_of(asked.plan):
+            console.print(f" - {note}", markup=False, highlight=False)
 
     return Part("derivation", data, draw)
 

@@ -21,7 +21,7 @@ Params = Mapping[str, Any]
 
 def run(params: Params) -> int:
     """Do what the flags say; returns the exit code. Raises ``KvistError``."""
-    chosen = [name for name in _INSTEAD if params.get(name)]
+    chosen = [name for name in _INSTEAD if params.get(name) not in (None, False)]
     if len(chosen) > 1:
         flags = " and ".join("--" + name for name in chosen)
         raise UsageError(f"{flags} are answers of their own", remedy="ask for one of them")

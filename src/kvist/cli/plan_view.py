@@ -162,9 +162,7 @@ def _time_rows(plan: Plan) -> list[tuple[str, Text]]:
         from rich.text import Text
 
         each = " to ".join(_long(x) for x in (burst.first_s, burst.last_s))
-        rows.append(
-            ("in a burst", Text(f"{_long(burst.mean_s)} on average, {each}, when all {load.users:,} arrive"))
-        )
+        rows.append(("in a burst", Text(f"{_long(burst.mean_s)} on average, {each}, when all {load.users:,} arrive")))
     rows.append(("next token", _seconds(latency.tpot).append(f"; {latency.tpot_bound}", "dim")))
     rate = latency.tokens_per_s
     speed = _spread(f"{rate.best:,.0f}", f"{rate.low:,.0f}", f"{rate.high:,.0f}").append(" tokens/s in all")

@@ -23,6 +23,7 @@ from kvist.errors import UsageError
 from kvist.spec.format import KVFormat
 
 __all__ = [
+    "BUSY",
     "WEIGHT_BYTES",
     "MeasuredMachine",
     "MeasuredPoint",
@@ -41,8 +42,12 @@ VERSION: Final = 1
 FALLBACK_WIDER: Final = 3.0
 """By how much the spread grows for a KV format that was not measured."""
 
+BUSY: Final = 0.10
+"""Share of the processor taken by others from which a measurement is not to be trusted."""
+
 WEIGHT_BYTES: Final = {"f32": 4.0, "bf16": 2.0}
 ALONE: Final = Traffic()
+_MEASURE: Final = "measure this machine: kvist plan --measure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,13 @@ class MeasuredMachine:
         """Bytes of a weight as measured; activations are computed in f32."""
         each = WEIGHT_BYTES[self.origin.weights]
         return Widths(each, each, each, 4.0)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Sentences that belong beside every number from this record."""
+        busy = self.origin.others > BUSY
+        said = f"measured while other processes took {self.origin.others:.0%} of the processor: measure again when quiet"
+        return (said, *self.notes) if busy else self.notes
 
     def fits_here(self, cpu: str, threads: int) -> bool:
         """Whether the record was made on such a processor with as many threads."""
@@ -232,9 +244,9 @@ def read(path: Path) -> MeasuredMachine:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"no measurement is stored at {path}", remedy="run kvist lab measure") from None
+        raise UsageError(f"no measurement is stored at {path}", remedy=_MEASURE) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error})", remedy="run kvist lab measure again") from error
+        raise UsageError(f"{path} cannot be read ({error})", remedy=_MEASURE) from error
     try:
         return MeasuredMachine.from_dict(plain)
     except UsageError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -34,14 +33,14 @@ def _rebuild(kind: Any, plain: Any, where: str) -> Any:
         return _rebuild_fields(typing.cast(type, kind), plain, where)
     if origin is tuple:
         return _rebuild_tuple(args, plain, where)
-    if origin is not None and origin is not types.UnionType and issubclass(origin, Mapping):
-        if not isinstance(plain, dict):
-            raise _unfit(where, "an object", plain)
-        return {key: _rebuild(args[1], item, f"{where}.{key}") for key, item in plain.items()}
     if origin is typing.Literal:
         if plain not in args:
             raise _unfit(where, f"one of {', '.join(map(str, args))}", plain)
         return plain
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(plain, dict):
+            raise _unfit(where, "an object", plain)
+        return {key: _rebuild(args[1], item, f"{where}.{key}") for key, item in plain.items()}
     return _rebuild_scalar(kind, plain, where)
 
 

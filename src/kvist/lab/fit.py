@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvist.cost.measured import Overhead, Pipe, Spread
+from kvist.cost.measured import BUSY, Overhead, Pipe, Spread
 from kvist.cost.work import Work
 from kvist.errors import StateError
-from kvist.lab.host import BUSY
 
 TRUSTED: Final = 0.05
-"""Relative error up to which a reading counts fully; further off it counts less (Huber)."""
-PRIOR: Final = 0.02
+"""Relative error at which a reading counts half; further off it counts less and less, as the square (Cauchy)."""
+PRIOR: Final = 0.01
 """Weight of the starting values: decides only what the readings leave open."""
 ROUNDS: Final = 60
 FLIP: Final = 0.15
@@ -110,7 +109,7 @@ class _Law:
         return Pipe(1.0, flops, stream), attention, Overhead(*self._outside, layer_s, layer_sequence_s)
 
     def seconds(self, x: np.ndarray) -> np.ndarray:
-        """log seconds of every reading."""
+        """Logarithms of the seconds of every reading."""
         linear, attention, overhead = self.parts(x)
         w, bandwidth = self._w, self._bandwidth
         out: Any = overhead.seconds(w)
@@ -119,7 +118,7 @@ class _Law:
         cache, flops = w.kv_read_bytes + w.kv_write_bytes + w.state_bytes, w.attention_flops + w.state_flops
         for name, pipe in attention.items():
             at = self._of[name]
-            out[at] += pipe.seconds(cache[at], flops[at], bandwidth[at])  # type: ignore[arg-type]
+            out[at] += pipe.seconds(cache[at], flops[at], bandwidth[at])
         return np.asarray(np.log(out))
 
 
@@ -142,11 +141,15 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 def _least_squares(
     law: Callable[[np.ndarray], np.ndarray], start: np.ndarray, measured: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Newton with Huber weights and a faint pull to ``start``; parameters and law - measured."""
+    """Gauss-Newton with Cauchy weights and a faint pull to ``start``; parameters and law - measured.
+
+    While the fit as a whole is far off, so is what counts as far off.
+    """
     x, free = start.copy(), len(start)
     errors = law(x) - measured
     for _ in range(ROUNDS):
-        trust = weights * np.minimum(1.0, TRUSTED / np.maximum(np.abs(errors), 1e-12))
+        scale = max(TRUSTED, 1.5 * float(np.median(np.abs(errors))))
+        trust = weights / (1 + (errors / scale) ** 2)
         slopes = np.column_stack([(law(x + 1e-5 * unit) - law(x)) / 1e-5 for unit in np.eye(free)])
         left = slopes.T @ (slopes * trust[:, None]) + PRIOR**2 * np.eye(free)
         right = slopes.T @ (trust * errors) + PRIOR**2 * (x - start)

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
-
-BUSY: Final = 0.10
-"""Share of the processor taken by others from which a figure is not to be trusted."""
 
 
 def cpu_name() -> str:

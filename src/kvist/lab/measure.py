@@ -1,14 +1,15 @@
 """Measures this machine: eight points, a few rounds, and the rates that explain every step's time.
 
 A point is a context, a batch and a KV format. ``cold`` computes new prompts of a point, all arriving at once, and
-decodes a little; ``warm`` decodes again behind the cached prompts. Every step is timed as a user waits for it: planning,
-forward pass, sampling. Rounds go through all points in turn, so that a slow minute falls on all of them, and steps that
-other processes disturbed are left out.
+decodes a little; ``warm`` decodes again behind the cached prompts. Every step is timed as a user waits for it:
+planning, forward pass, sampling. Rounds go through all points in turn, so that a slow minute falls on all of them, and
+steps that other processes disturbed are left out.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,43 +23,48 @@ from kvist.lab import yardsticks
 from kvist.lab.fit import Reading
 from kvist.lab.host import Load
 from kvist.lab.outcome import machine_of, origin_of
-from kvist.lab.points import DECODED, POINTS, Point, fitting, pool_tokens
+from kvist.lab.points import DECODED, POINTS, SHORT_TOKENS, Point, fitting, pool_tokens
 from kvist.lab.rig import Model, Prompt, Rig, Step
 from kvist.model.weights import DTYPES
+from kvist.runtime.build import MOST_THREADS
 
 PATIENCE_S: Final = 240.0
 """A model so slow that the points would take longer gets shorter contexts."""
 PROBE_TOKENS: Final = 96
+PROBE_SEED: Final = 1 << 40
 
 OnPoint = Callable[[int, int, str], None]
 """(done, total, what is being measured)."""
 
 
 class Measurement:
-    """One machine being measured. ``cold`` before ``warm``; ``machine`` fits all readings so far."""
+    """One machine being measured. ``cold`` comes before ``warm``; ``machine`` fits all readings so far."""
 
-    def __init__(
-        self, model: Model, points: Sequence[Point] = POINTS, *, on_point: OnPoint | None = None, rounds: int = 0
-    ) -> None:
-        """``rounds`` that will come, for the progress that ``on_point`` hears of."""
+    def __init__(self, model: Model, points: Sequence[Point] = POINTS, *, on_point: OnPoint | None = None) -> None:
         self.model = model
         self.points = fitting(points, model.spec.context_tokens)
         self.readings: list[Reading] = []
         self._load = Load.start()
-        self._on_point, self._done, self._total = on_point, 0, rounds * len(self.points)
+        self._on_point, self._done, self._total = on_point, 0, 0
         formats = dict.fromkeys(p.kv_format for p in self.points)
         self._rigs = {f: Rig(model, f, pool_tokens(self.points, f)) for f in formats}
         self._shorten()
         self._prompts: dict[int, list[Prompt]] = {}
         self._seed = 0
 
-    def cold(self) -> None:
-        """New prompts at every point, then a few decoded tokens."""
+    def cold(self, most_tokens: int = sys.maxsize) -> None:
+        """New prompts, then a few decoded tokens: at every point of at most ``most_tokens``."""
         for i, point in enumerate(self.points):
+            if point.tokens > most_tokens:
+                continue
             self._tell(point, "prompts")
             self._seed += 1
             self._prompts[i] = self.model.prompts(point.batch, point.context_tokens, self._seed)
             self._cold(i, self._rigs[point.kv_format])
+
+    def expect(self, total: int) -> None:
+        """Say how many points will be measured, rounds and all, for the progress that ``on_point`` hears of."""
+        self._total = total
 
     def warm(self) -> None:
         """Decoding behind the prompts of the last cold round."""
@@ -77,10 +83,10 @@ class Measurement:
         """A short prompt tells how long the points will take; too long for anybody's patience means shorter ones."""
         rig = next(iter(self._rigs.values()))
         tokens = min(PROBE_TOKENS, self.model.spec.context_tokens // 2)
-        for seed in (-1, -2):  # the first warms up
+        for seed in (PROBE_SEED, PROBE_SEED + 1):  # the first warms up
             rig.add(self.model.prompts(1, tokens, seed), 1)
             took = sum(step.wall_s for step in rig.steps())
-        share = PATIENCE_S / (2 * sum(p.tokens for p in self.points) * took / tokens)
+        share = PATIENCE_S / (sum(p.tokens for p in self.points) * took / tokens)
         if share < 1:
             self.points = tuple(replace(p, context_tokens=max(8, int(p.context_tokens * share))) for p in self.points)
 
@@ -138,22 +144,25 @@ def measure(
     on_point: OnPoint | None = None,
     *,
     dtype: str = "f32",
-    cold_rounds: int = 2,
-    warm_rounds: int = 4,
+    rounds: int = 6,
     points: Sequence[Point] = POINTS,
 ) -> MeasuredMachine:
-    """Measure this machine with a model (None: the packaged one) in about a minute and a half.
+    """Measure this machine with a model (None: the packaged one) in less than two minutes on two quiet cores.
 
     ``threads`` 0 leaves torch's choice. Raises ``ModelError`` or ``BadValue``.
     """
     if dtype not in DTYPES:
         raise BadValue("dtype", dtype, f"one of {', '.join(DTYPES)}")
+    if not 0 <= threads <= MOST_THREADS:
+        raise BadValue("threads", threads, f"0 (as many as torch finds good) or a count up to {MOST_THREADS}")
     if threads:
         torch.set_num_threads(threads)
-    run = Measurement(Model.load(model, dtype), points, on_point=on_point, rounds=cold_rounds + warm_rounds)
-    for i in range(max(cold_rounds, warm_rounds)):
-        if i < cold_rounds:
-            run.cold()
-        if i < warm_rounds:
-            run.warm()
+    run = Measurement(Model.load(model, dtype), points, on_point=on_point)
+    short = sum(p.tokens <= SHORT_TOKENS for p in run.points)
+    run.expect(len(run.points) * (1 + rounds) + short)
+    run.cold()
+    for i in range(rounds):
+        run.warm()
+        if i == 0:
+            run.cold(SHORT_TOKENS)
     return run.machine()

@@ -94,6 +94,24 @@ def spec_named(name: str) -> Entry:
     raise BadValue("model", shown, f"one of the {len(_rows())} bundled models", remedy=hint)
 
 
+def spec_described(text: str) -> ModelSpec:
+    """The bundled model that a line of text means: its name, and where several match the layers and widths it states.
+
+    ``Laguna (48-layer hybrid, n_embd_k_gqa 1024)`` picks the one of that family with 48 layers and 1,024 elements of K
+    a token. Raises ``BadValue`` as ``spec_named`` does.
+    """
+    name = re.split(r"\s*[(\[+,;]", text.strip())[0]
+    found = [spec_named(one).spec for one in candidates(name)]
+    layers, width = re.search(r"(\d+)[- ]layers?\b", text), re.search(r"n_embd_k_gqa\W+(\d+)", text)
+    if layers:
+        found = [spec for spec in found if len(spec.layers) == int(layers[1])]
+    if width:
+        found = [spec for spec in found if any(x.kv_heads * x.key_dim == int(width[1]) for x in spec.layers)]
+    if found and all(replace(spec, name="") == replace(found[0], name="") for spec in found):
+        return found[0]
+    return spec_named(name).spec
+
+
 def candidates(name: str) -> tuple[str, ...]:
     """Bundled names that ``spec_named`` would choose from, one for each shape and weight format."""
     for key in (_whole, _bare, _loose, _first_words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from kvist.errors import KvistError
@@ -72,10 +73,28 @@ def _row(case: Case, found: Found, asked: Quantity, name: str, blank: Row) -> Ro
         predicted=predicted,
         low=low,
         high=high,
+        half_digit=0.005 if asked.kind == "max_concurrency" or asked.unit_bytes > 1 else 0.0,
         how=f"{out.engine}: {line.how}",
         why=tuple(w for w in (*out.said, why) if w),
     )
-    return judge(done, out.run)
+    judged = judge(done, out.run)
+    return _with_other_settings(judged, out, asked) if judged.status == "off" else judged
+
+
+def _with_other_settings(row: Row, out: Draft, asked: Quantity) -> Row:
+    """A row that is off, but would not be had a setting that nobody stated another of its documented defaults.
+
+    Such a row is neither right nor wrong: its prediction stays the default's.
+    """
+    names = list(out.unstated)
+    for values in product(*((getattr(out.run, name), *out.unstated[name]) for name in names)):
+        chosen = dict(zip(names, values, strict=True))
+        trial = replace(out, run=replace(out.run, **chosen), said=[], unstated={})
+        other = _value(*_line(trial, row.expected), asked)
+        if judge(replace(row, predicted=other, low=None, high=None), trial.run).status == "exact":
+            said = ", ".join(f"{k} {v}" for k, v in chosen.items() if v != getattr(out.run, k))
+            return replace(row, status="setting not stated", why=(*row.why, f"with {said}: {other:,.6g}"))
+    return row
 
 
 def _prepared(case: Case, found: Found, asked: Quantity, name: str, printed: float) -> Draft:

@@ -11,7 +11,6 @@ from typing import Final
 
 from kvist.errors import BadValue, KvistError, ModelError
 from kvist.spec.hf import read_config, read_shape
-from kvist.spec.hf_state import state_chunk, state_type
 from kvist.spec.model import ModelSpec
 
 _FORMATS: Final = (
@@ -46,15 +45,12 @@ class Name:
 class Found:
     """A spec, where it came from, and how well it fits: ``exact``, ``same model``, ``stand-in`` or ``catalogue``.
 
-    ``state_type`` and ``state_chunk`` are what the config says of recurrent state; ``full`` is False for a minimal
-    description.
+    ``full`` is False for a minimal description.
     """
 
     spec: ModelSpec
     config: str
     how: str
-    state_type: str = ""
-    state_chunk: int = 0
     full: bool = True
 
 
@@ -96,7 +92,7 @@ class Models:
             spec = read_shape(raw, name=stem) if minimal else read_config(raw, name=stem)
         except ModelError:
             spec, minimal = read_shape(raw, name=stem), True
-        return Found(spec, stem, how, state_type(raw), state_chunk(raw), not minimal)
+        return Found(spec, stem, how, not minimal)
 
     def _same(self, name: Name) -> list[tuple[str | ModelSpec, str]]:
         """Files whose name differs by number format or role only, closest first."""

@@ -10,7 +10,16 @@ from typing import Final, Literal
 from kvist.planner.engines.base import Run
 
 Status = Literal[
-    "exact", "within rounding", "one rank of N shown", "off", "budget", "shown", "beside", "no config", "not predicted"
+    "exact",
+    "within rounding",
+    "one rank of N shown",
+    "setting not stated",
+    "off",
+    "budget",
+    "shown",
+    "beside",
+    "no config",
+    "not predicted",
 ]
 
 TOLERANCE_PERCENT: Final = 0.5
@@ -20,8 +29,11 @@ RANK_PERCENT: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number. ``low`` and ``high`` bound the prediction when an input was printed rounded; ``why`` says what was
-    assumed or read from words; ``fit`` how well ``config`` is the model's.
+    """One number.
+
+    ``half_digit`` is half of its last printed digit (0: a whole number). ``low`` and ``high`` bound the prediction when
+    an input was printed rounded; ``why`` says what was assumed or read from words; ``fit`` how well ``config`` is the
+    model's.
     """
 
     id: str
@@ -39,6 +51,7 @@ class Row:
     config: str = ""
     fit: str = ""
     tolerance_percent: float = TOLERANCE_PERCENT
+    half_digit: float = 0.0
 
     @property
     def error_percent(self) -> float | None:
@@ -130,9 +143,10 @@ def judge(row: Row, run: Run) -> Row:
     assert error is not None
     if not row.judged:
         return replace(row, status="shown")
-    if abs(error) <= row.tolerance_percent:
+    step = row.half_digit * (1 + 1e-9)
+    if abs(error) <= row.tolerance_percent or abs((row.predicted or 0.0) - row.expected) <= step:
         return replace(row, status="exact")
-    if row.low is not None and row.high is not None and row.low <= row.expected <= row.high:
+    if row.low is not None and row.high is not None and row.low - step <= row.expected <= row.high + step:
         return replace(
             row, status="within rounding", why=(*row.why, "the printed GiB has two decimals: the number lies between")
         )

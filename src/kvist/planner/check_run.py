@@ -20,7 +20,10 @@ from kvist.units import GIB
 
 @dataclass(slots=True)
 class Draft:
-    """A run being put together. ``said`` collects what was assumed and where settings came from."""
+    """A run being put together. ``said`` collects what was assumed and where settings came from.
+
+    ``unstated`` holds, for each setting that nobody stated, the other values that are documented defaults somewhere.
+    """
 
     case: Case
     found: Found
@@ -28,6 +31,7 @@ class Draft:
     engine: str
     run: Run
     said: list[str] = field(default_factory=list)
+    unstated: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def set(self, **knobs: Knob) -> None:
         """Add knobs of the engine."""
@@ -132,11 +136,10 @@ def _prefixes(out: Draft) -> None:
     if not on and version:
         on = version >= _PREFIXES_FROM
         out.said.append(f"prefix caching {'on' if on else 'off'} (this version's default for hybrids)")
+        out.unstated["prefix_caching"] = (not on,)
     out.change(prefix_caching=on or not version)
     if on and "state_cache" not in out.run.knobs and version and version < _PREFIXES_FROM and _mamba2(out):
         out.set(state_cache="all")
-        if out.found.state_chunk:
-            out.set(state_chunk=out.found.state_chunk)
 
 
 def _mamba2(out: Draft) -> bool:
@@ -157,15 +160,20 @@ def _batched(out: Draft) -> None:
     """Tokens of a step: said, or the server's default for the device's memory."""
     case, words = out.case, out.case.words
     step = case.count("max_num_batched_tokens", "batched_tokens") or words.count("batched_tokens")
-    bounded = any(layer.retention.bounded for layer in out.found.spec.layers)
+    bounded = any(part.retention.bounded for layer in out.found.spec.layers for part in layer.cache_parts)
     if step is None and bounded:
         memory = case.field("total_gib") or case.hardware.memory_gib() or case.hardware.label_gb() or 0
         step = 8192 if memory >= 70 and not case.hardware.says(r"\bA100\b") else 2048
         out.said.append(f"max_num_batched_tokens {step} (a server's default for {memory:g} GB)")
+        out.unstated["batched_tokens"] = tuple(other for other in _STEPS if other != step)
     out.change(batched_tokens=step)
     if case.version >= (0, 27) and bounded:
         out.set(steps_in_flight=2)
         out.said.append("two steps in flight (asynchronous scheduling, 0.27)")
+
+
+_STEPS: Final = (2048, 8192, 16384)
+"""Defaults of ``max_num_batched_tokens``: server and library, on devices under 70 GiB and over."""
 
 
 def drafts(out: Draft) -> None:
@@ -194,7 +202,7 @@ def states(out: Draft) -> None:
         r"mamba[-_]ssm(?:[-_]cache)?[-_]dtype\W{0,3}(float32|bfloat16|float16|fp32|bf16|fp16)", out.case.words.text
     )
     names = {"float32": "f32", "fp32": "f32", "bfloat16": "bf16", "bf16": "bf16", "float16": "f16", "fp16": "f16"}
-    asked = names[said.group(1)] if said else out.found.state_type
+    asked = names[said.group(1)] if said else out.found.spec.state_type
     if not asked and out.found.full:
         asked = "bf16"
     if asked:

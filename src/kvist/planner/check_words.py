@@ -13,7 +13,7 @@ _PATTERNS: Final[dict[str, tuple[str, ...]]] = {
     "pp": (r"\bPP\s*[=:x]?\s*(\d+)", r"pipeline[- _]parallel(?:ism)?(?:[- _]size)?\D{0,3}(\d+)"),
     "cp": (r"\bD?CP\s*[=:x]?\s*(\d+)", r"context[- _]parallel(?:ism)?(?:[- _]size)?\D{0,3}(\d+)"),
     "batched_tokens": (
-        rf"max[-_ ]num[-_ ]batched[-_ ]tokens\W{{0,3}}(?:of )?{_COUNT}",
+        rf"max[-_ ]num[-_ ]batched[-_ ]tokens\W{{0,3}}(?:of |went |from |was ){{0,2}}{_COUNT}",
         rf"\bbatch(?:ed)?(?: tokens| size| budget)?\W{{0,2}}{_COUNT}",
         rf"chunked[- _]prefill(?:[- _]size)?\W{{0,2}}{_COUNT}",
     ),

@@ -134,7 +134,7 @@ def _bytes(stage: ModelWork, work: Work, chunks: Sequence[Chunk]) -> list[Equati
             "sequences S",
             f"{len(chunks):,} x {work.kv_read_bytes / max(1, len(chunks)):,.0f}",
             work.kv_read_bytes,
-            note="windows: their own rows only",
+            note="windows: their own rows only" if any(x.retention.bounded for x in stage.spec.layers) else "",
         ),
         exact("B_new", "tokens s_token", f"{work.tokens:,} x {row:,}", work.kv_write_bytes),
     ]

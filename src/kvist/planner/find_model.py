@@ -147,7 +147,8 @@ def _named_otherwise(name: str, facts: WeightFacts) -> tuple[str, ...]:
     said = _PACKED_NAMES.search(name)
     if said is None or facts.tag != "assumed" or facts.format.bits_per_weight.best < 16:
         return ()
-    return (f"the name says {said[0]}, the config does not: weights are counted as {facts.format.text} (see --weights)",)
+    counted = f"weights are counted as {facts.format.text} (see --weights)"
+    return (f"the name says {said[0]}, the config does not: {counted}",)
 
 
 def _bundled(text: str) -> Found:

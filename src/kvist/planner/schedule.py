@@ -34,7 +34,7 @@ def burst(seconds: StepSeconds, users: int, prompt_tokens: int, cached_tokens: i
     """First tokens of ``users`` prompts of ``prompt_tokens``, of which ``cached_tokens`` are in the cache already."""
     fresh = max(1, prompt_tokens - cached_tokens)
     n_steps = -(-users * fresh // budget_tokens)
-    if n_steps <= EXACT_STEPS:
+    if n_steps <= EXACT_STEPS and users <= budget_tokens:  # answers of more users leave no room for a prompt, ever
         return _stepped(seconds, users, prompt_tokens, fresh, budget_tokens)
     return _integrated(seconds, users, prompt_tokens, fresh, budget_tokens)
 

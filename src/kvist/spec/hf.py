@@ -28,6 +28,7 @@ from kvist.spec.hf_model import MTP
 from kvist.spec.hf_nas import read_nas
 from kvist.spec.hf_reference import is_reference, translate
 from kvist.spec.hf_shape import shape_of
+from kvist.spec.hf_state import state_chunk, state_type
 from kvist.spec.hf_v4 import read_v4
 from kvist.spec.hf_windows import read_llama4, read_mimo_v2, read_minimax_m3, read_step3
 from kvist.spec.model import ModelSpec
@@ -101,8 +102,7 @@ def read_config(source: Source, *, name: str = "") -> ModelSpec:
     f = _unwrap(outer, label)
     architecture = _architecture(f)
     spec = _READERS[architecture](f)
-    weights, drafts = _weight_bytes(folder), f.integer_or(MTP, 0)
-    return replace(spec, name=name or _name(source, outer), weight_bytes=weights, draft_layers=drafts)
+    return replace(_beside(spec, f, outer), name=name or _name(source, outer), weight_bytes=_weight_bytes(folder))
 
 
 def read_shape(source: Source, *, name: str = "") -> ModelSpec:
@@ -116,8 +116,15 @@ def read_shape(source: Source, *, name: str = "") -> ModelSpec:
             spec = replace(_READERS[architecture](f), shape_only=True)
         except MissingField:
             spec = None
-    found, drafts = spec or shape_of(f, architecture), f.integer_or(MTP, 0)
-    return replace(found, name=name or _name(source, outer), draft_layers=drafts)
+    return replace(_beside(spec or shape_of(f, architecture), f, outer), name=name or _name(source, outer))
+
+
+def _beside(spec: ModelSpec, f: Fields, outer: Mapping[str, object]) -> ModelSpec:
+    """What configs of any family may say beside the layers: draft layers, and how recurrent state is kept."""
+    if not spec.state_elements:
+        return replace(spec, draft_layers=f.integer_or(MTP, 0))
+    kind, chunk = state_type(outer), state_chunk(outer)
+    return replace(spec, draft_layers=f.integer_or(MTP, 0), state_type=kind, state_chunk_tokens=chunk)
 
 
 def _load(source: Source) -> tuple[Mapping[str, object], str, Path | None]:

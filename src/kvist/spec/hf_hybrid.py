@@ -59,6 +59,7 @@ def gated_delta(f: Fields) -> Recurrent:
         kind="gated_delta",
         state_elements=value * f.integer("linear_key_head_dim"),
         conv_elements=(2 * key + value) * (f.integer("linear_conv_kernel_dim") - 1),
+        conv_steps=max(1, f.integer("linear_conv_kernel_dim") - 1),
     )
 
 
@@ -102,7 +103,8 @@ def read_qwen_next(f: Fields, architecture: str) -> ModelSpec:
 def mamba2(heads: int, dim: int, state: int, groups: int, kernel: int) -> Recurrent:
     """State of a Mamba-2 layer (arXiv 2405.21060)."""
     channels = heads * dim + 2 * groups * state
-    return Recurrent("mamba2", state_elements=heads * dim * state, conv_elements=channels * max(kernel - 1, 0))
+    steps = max(kernel - 1, 0)
+    return Recurrent("mamba2", heads * dim * state, conv_elements=channels * steps, conv_steps=max(1, steps))
 
 
 def mamba2_elements(hidden: int, heads: int, dim: int, state: int, groups: int, kernel: int, *, bias: bool) -> int:

@@ -38,7 +38,8 @@ def _numbers(f: Fields, name: str) -> list[int]:
 
 def delta_attention(heads: int, dim: int, kernel: int) -> Recurrent:
     """State of a Kimi delta attention layer: key times value for every head, and short filters on q, k and v."""
-    return Recurrent("kimi_delta", state_elements=heads * dim * dim, conv_elements=3 * heads * dim * (kernel - 1))
+    filters = 3 * heads * dim * (kernel - 1)
+    return Recurrent("kimi_delta", heads * dim * dim, conv_elements=filters, conv_steps=max(1, kernel - 1))
 
 
 def _delta_elements(hidden: int, heads: int, dim: int, kernel: int, *, full_gate: bool) -> int:

@@ -58,11 +58,15 @@ class Compressed:
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """State of fixed size instead of per-token KV (SSM, gated delta rule, linear attention)."""
+    """State of fixed size instead of per-token KV (SSM, gated delta rule, linear attention).
+
+    ``conv_elements`` are the past inputs of its short filter, ``conv_steps`` of them for each channel.
+    """
 
     kind: str
     state_elements: int
     conv_elements: int = 0
+    conv_steps: int = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class ModelSpec:
     the same): a decoder refuses a model that has any. ``notes`` are sentences a reader wants people to see (for example
     streams that are not counted). ``extra_elements`` counts weights outside the layers that follow from no field.
     ``draft_layers`` is how many next-token-prediction layers (MTP) come with the weights; they are not in ``layers``.
+    ``state_type`` is the element type that the config asks for recurrent state (``f32``, ``bf16``, ``f16``; empty: none),
+    ``state_chunk_tokens`` the chunk of its kernel (0: unsaid).
     """
 
     architecture: str
@@ -40,6 +42,8 @@ class ModelSpec:
     unsupported: tuple[str, ...] = field(default=())
     extra_elements: int = 0
     draft_layers: int = 0
+    state_type: str = ""
+    state_chunk_tokens: int = 0
 
     def kv_bytes_per_token(self, fmt: KVFormat) -> int:
         """Bytes that one more token adds while no window is full: the sum over layers that own a cache."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvist.cost.interval import Interval
+from kvist.errors import KvistError
 from kvist.planner.doctor.base import EngineLog, Term
 from kvist.planner.doctor.compare import Predictions, answer, may_predict, meets, pool_run
 from kvist.planner.doctor.diagnosis import Finding
-from kvist.planner.engines.base import Engine, Run
+from kvist.planner.engines.base import Capacity, Engine, Run
 from kvist.planner.engines.stages import rank_layers
 from kvist.spec.format import KVFormat
 from kvist.spec.layer import LayerSpec
@@ -50,6 +51,16 @@ class Case:
     def differs(self, term: Term | None) -> bool:
         """True when a prediction exists and does not meet what was printed."""
         return term is not None and self.predicted(term) is not None and not self.agrees(term)
+
+    def capacity(self) -> Capacity | None:
+        """What the emulator says of the run, at the printed bytes; None for what it refuses."""
+        run = self.run
+        if self.available is not None:
+            run = replace(run, available_bytes=max(0, int(self.available.value)))
+        try:
+            return self.engine.capacity(run)
+        except KvistError:
+            return None
 
     def pool(self) -> Term | None:
         """The term that says how much fits: tokens where printed, else blocks."""

@@ -99,11 +99,12 @@ def drafts(case: Case) -> Finding | None:
     term = case.disputed()
     if term is None:
         return None
+    stated, states = case.run.draft_tokens, any(x.state_elements for x in case.layers)
+    counts = (stated,) if stated or not states else range(6)
     for n in dict.fromkeys((case.run.spec.draft_layers, 1, 2, 3, 0)):
         if n == case.run.draft_layers:
             continue
-        stated = case.run.draft_tokens
-        for proposed in ((stated,) if stated else range(6)) if n else (0,):
+        for proposed in counts if n else (0,):
             if case.agrees(term, case.if_(draft_layers=n, draft_tokens=proposed)):
                 what = f"{n} draft layer{'s' * (n > 1)} and {proposed} drafts a step" if n else "no draft layers"
                 said = f"{term.printed} fits with {what}, not with the {case.run.draft_layers} the log states"

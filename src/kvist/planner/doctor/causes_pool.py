@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from kvist.planner.doctor.case import Case, Cause
@@ -78,8 +77,9 @@ def tokens_are_concurrency(case: Case) -> Finding | None:
         return None
     if not times.low * each.value - 1 <= pool.value <= times.high * each.value + 1:
         return None
-    naive = case.available.value / case.bytes_per_token() * case.run.place.cp
-    if abs(pool.value / naive - 1) <= 0.05:
+    rate = case.bytes_per_token()
+    naive = case.available.value / rate * case.run.place.cp if rate else 0.0
+    if naive <= 0 or abs(pool.value / naive - 1) <= 0.05:
         return None
     return Finding(
         "tokens are concurrency",
@@ -110,9 +110,9 @@ def windows_in_full(case: Case) -> Finding | None:
 
 def swap_space(case: Case) -> Finding | None:
     """Blocks in the host's memory are a whole number of GiB that the log does not state."""
-    swap = case.log.last("cpu_blocks")
-    one = case.engine.capacity(case.run).block_bytes if swap is not None and swap.value > 0 else None
-    if swap is None or not one or not case.differs(swap):
+    swap, capacity = case.log.last("cpu_blocks"), case.capacity()
+    one = capacity.block_bytes if capacity else None
+    if swap is None or swap.value <= 0 or not one or not case.differs(swap):
         return None
     gib = round((swap.value + 0.5) * one / GIB)
     if gib < 1 or gib * GIB // one != swap.value:
@@ -124,8 +124,8 @@ def block_remainder(case: Case) -> Finding | None:
     """Large blocks leave a remainder that no block fits."""
     if case.available is None or case.log.engine not in ("vllm", "tensorrt-llm"):
         return None
-    capacity = case.engine.capacity(replace(case.run, available_bytes=int(case.available.value)))
-    if not capacity.blocks or not capacity.block_bytes:
+    capacity = case.capacity()
+    if capacity is None or not capacity.blocks or not capacity.block_bytes:
         return None
     left = case.available.value - capacity.blocks * capacity.block_bytes
     if left < 0.005 * case.available.value:

@@ -86,10 +86,16 @@ def of_rank(log: EngineLog, name: str, rank: str) -> Term | None:
     return found.get(rank) or (next(iter(found.values())) if len(found) == 1 else None)
 
 
+def _share(log: EngineLog) -> float | None:
+    """The stated share of the device, where it is one."""
+    share = log.number("utilization")
+    return share if share is not None and 0 < share <= 1 else None
+
+
 def _vllm(log: EngineLog, rank: str) -> Identity | None:
     kv = log.by_rank("kv_available").get(rank)
     whole, usable = of_rank(log, "total", rank), of_rank(log, "usable", rank)
-    share = log.number("utilization")
+    share = _share(log)
     if kv is None or not (usable or (whole and share)):
         return None
     terms = {n: of_rank(log, n, rank) for n in ("consumed", "activation", "peak_torch", "non_torch", "weights")}
@@ -108,7 +114,7 @@ def _vllm(log: EngineLog, rank: str) -> Identity | None:
 
 def _sglang(log: EngineLog, rank: str) -> Identity | None:
     before, after = of_rank(log, "free_before_load", rank), of_rank(log, "free_after_load", rank)
-    share = log.number("utilization")
+    share = _share(log)
     pools = _pools(log, rank)
     if before is None or after is None or share is None or not pools:
         return None
@@ -125,7 +131,7 @@ def _sglang(log: EngineLog, rank: str) -> Identity | None:
 
 def _tensorrt(log: EngineLog, rank: str) -> Identity | None:
     kv, free = log.by_rank("kv").get(rank), of_rank(log, "free_before_cache", rank)
-    share = log.number("utilization")
+    share = _share(log)
     if kv is None or free is None or share is None:
         return None
     return Identity(rank, interval(free).times(share), (), interval(kv), f"free before the cache x {share:g}", False)
@@ -135,7 +141,7 @@ def closing_share(log: EngineLog) -> Interval | None:
     """The utilization of vLLM at which the log's own sum closes, from total, terms and what the cache got."""
     for one in identities(log) if log.engine == "vllm" else ():
         total = log.by_rank("total").get(one.rank) or log.least("total")
-        if total is None or one.share_known:
+        if total is None or total.low <= 0 or one.share_known:
             continue
         spent = [sum(getattr(t, end) for t in one.taken) for end in ("low", "value", "high")]
         ends = (one.printed.low + spent[0], one.printed.best + spent[1], one.printed.high + spent[2])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from kvist.planner.doctor.base import EngineLog
 from kvist.spec.layer import Full, Latent, LayerSpec, Mixer, NoMixer, Recurrent, Window
 from kvist.spec.model import ModelSpec
 
-_MAX_LAYERS = 2048
+_MAX_LAYERS: Final = 2048
+_MAX_DIM: Final = 1 << 20
 
 
 def spec_of_log(log: EngineLog) -> ModelSpec | None:
@@ -18,9 +20,11 @@ def spec_of_log(log: EngineLog) -> ModelSpec | None:
     for sizes, not for running.
     """
     n = log.count("n_layer") or 0
+    if not 0 < n <= _MAX_LAYERS:
+        return None
     kv_heads, q_heads = _per_layer(log, "n_head_kv", n), _per_layer(log, "n_head", n)
     key, value = log.count("n_embd_head_k"), log.count("n_embd_head_v")
-    if not (0 < n <= _MAX_LAYERS and kv_heads and key and value):
+    if not (kv_heads and key and value and 0 < key <= _MAX_DIM and 0 < value <= _MAX_DIM):
         return None
     attending = sum(1 for heads in kv_heads if heads)
     mixers = _mixers(log, n, kv_heads)

@@ -27,7 +27,7 @@ class Kvist:
         layouts = _layouts(self, run)
         block_bytes = max(x.block_bytes for x in layouts)
         longest = run.max_model_tokens
-        request_bytes = self.request_bytes(run, longest) if longest else None
+        request_bytes = _request_bytes(layouts, longest, run) if longest else None
         lines = [Line("block_bytes", block_bytes, f"{len(layouts[0].groups)} groups of layers")]
         if request_bytes is not None:
             lines.append(Line("required_kv_gib", request_bytes / GIB, f"peak of one request of {longest} tokens"))
@@ -50,7 +50,7 @@ class Kvist:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request holds at its peak, on the stage where it is most."""
-        return max(_peak(x, n_tokens, run) * x.block_bytes for x in _layouts(self, run))
+        return _request_bytes(_layouts(self, run), n_tokens, run)
 
 
 def _layouts(engine: Kvist, run: Run) -> tuple[CacheLayout, ...]:
@@ -66,6 +66,10 @@ def _layouts(engine: Kvist, run: Run) -> tuple[CacheLayout, ...]:
         )
         for s in held
     )
+
+
+def _request_bytes(layouts: tuple[CacheLayout, ...], n_tokens: int, run: Run) -> int:
+    return max(_peak(x, n_tokens, run) * x.block_bytes for x in layouts)
 
 
 def _peak(layout: CacheLayout, n_tokens: int, run: Run) -> int:

@@ -22,7 +22,7 @@ KNOBS: Final = {
     "steps_in_flight": "steps whose tokens a window keeps beside itself: 1, or 2 with asynchronous scheduling (0.27)",
     "draft_slots": "extra tokens a step may hold for every sequence's drafts",
     "state_cache": "none, align (default with prefix caching) or all: recurrent states kept per request",
-    "state_type": "f32, bf16 or f16: elements of recurrent state; auto: 16 bits for Mamba-2, else f32 (see a config)",
+    "state_type": "f32, bf16, f16: recurrent state; auto: as the config says, else 16 bits for Mamba-2 and f32",
     "state_chunk": "tokens of a chunk of the state kernel (state_cache=all)",
     "filter_steps": "past steps a recurrent filter keeps (kernel width less one)",
     "latent_row": "plain, or fp8_ds_mla: latents packed as sparse MLA kernels want them",
@@ -42,7 +42,7 @@ class Vllm:
         pool = pool_of(run)
         longest = run.max_model_tokens
         lines = [Line("block_tokens", pool.block_tokens, how_blocks(pool))]
-        request_bytes = self.request_bytes(run, longest) if longest else None
+        request_bytes = _request_bytes(pool, run, longest) if longest else None
         if request_bytes is not None:
             lines.append(Line("required_kv_gib", request_bytes / GIB, how_request(pool, run)))
         empty = Capacity(
@@ -55,7 +55,7 @@ class Vllm:
         if run.available_bytes is None:
             return empty
         blocks = pool.blocks(run.available_bytes)
-        fit = longest_request(pool, run, blocks)
+        fit = longest_request(pool, run)
         concurrency = blocks / pool.blocks_for(longest, run, flight_tokens(run)) if longest else None
         tokens = (
             int(concurrency * longest)
@@ -70,8 +70,11 @@ class Vllm:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank (of the fullest stage) that a request of ``n_tokens`` holds at most."""
-        pool = pool_of(run)
-        return pool.blocks_for(n_tokens, run, flight_tokens(run)) * pool.largest_block_bytes
+        return _request_bytes(pool_of(run), run, n_tokens)
+
+
+def _request_bytes(pool: Pool, run: Run, n_tokens: int) -> int:
+    return pool.blocks_for(n_tokens, run, flight_tokens(run)) * pool.charged_block_bytes
 
 
 def flight_tokens(run: Run) -> int:
@@ -80,11 +83,13 @@ def flight_tokens(run: Run) -> int:
     return step * run.number("steps_in_flight", 1, low=1)
 
 
-def longest_request(pool: Pool, run: Run, blocks: int) -> int:
-    """The longest request that ``blocks`` hold, up to the longest asked for or the model's context."""
+def longest_request(pool: Pool, run: Run) -> int:
+    """The longest request that the memory holds, up to the longest asked for or the model's context."""
+    available = run.available_bytes or 0
+    blocks = pool.blocks(available)
     limit = max(run.max_model_tokens or 0, run.spec.context_tokens) or blocks * pool.block_tokens * run.place.cp
     flight = flight_tokens(run)
-    return most(lambda n: pool.blocks_for(n, run, flight) <= blocks, limit)
+    return most(lambda n: pool.fits(pool.blocks_for(n, run, flight), available), limit)
 
 
 def _lines(pool: Pool, run: Run, blocks: int, tokens: int, concurrency: float | None) -> list[Line]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from kvist.errors import ModelError
 from kvist.planner.engines.base import Run
-from kvist.planner.engines.stages import rank_layers, refuse_compressed
+from kvist.planner.engines.stages import rank_layers
+from kvist.planner.engines.vllm_compressed import compressed_groups, compresses
 from kvist.planner.engines.vllm_pages import Page, pages_of
 from kvist.units import ceil_div, round_up
 
@@ -29,10 +30,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """How the cache of one rank is cut. ``stages`` says which layers (by index) each pipeline stage has."""
+    """How the cache of one rank is cut. ``stages`` says which layers (by index) each pipeline stage has.
+
+    ``checked_block_bytes`` is what the check of the longest request counts for a block, where that is not the pool's
+    own size (0: it is).
+    """
 
     groups: tuple[Group, ...]
     stages: tuple[frozenset[int], ...]
+    checked_block_bytes: int = 0
 
     def block_bytes(self, stage: int) -> int:
         """Bytes of one block on a rank of ``stage``: of all its layers, or of its fullest group."""
@@ -54,6 +60,15 @@ class Pool:
         """Blocks that fit: the minimum over stages, each with ``available_bytes`` a rank."""
         return min(available_bytes // size for s in range(len(self.stages)) if (size := self.block_bytes(s)))
 
+    @property
+    def charged_block_bytes(self) -> int:
+        """Bytes of a block as the check of the longest request counts them."""
+        return self.checked_block_bytes or self.largest_block_bytes
+
+    def fits(self, blocks: int, available_bytes: int) -> bool:
+        """True when the check of the longest request passes ``blocks`` blocks."""
+        return blocks * self.charged_block_bytes <= available_bytes
+
     def blocks_for(self, n_tokens: int, run: Run, flight_tokens: int) -> int:
         """Blocks that one request of ``n_tokens`` takes, all groups."""
         return sum(g.page.blocks_for(n_tokens, run, flight_tokens) for g in self.groups)
@@ -61,10 +76,13 @@ class Pool:
 
 def pool_of(run: Run) -> Pool:
     """The pool of a run. Raises ``ModelError`` for layers that cannot share one, ``BadValue`` for heads."""
-    refuse_compressed("vllm", run)
     held = rank_layers(run)
     stages = tuple(frozenset(layer.index for layer in stage) for stage in held)
-    pages = pages_of(tuple(layer for stage in held for layer in stage), run)
+    layers = tuple(layer for stage in held for layer in stage)
+    if compresses(layers):
+        groups, checked = compressed_groups(layers, run)
+        return Pool(tuple(Group(pages) for pages in groups), stages, checked)
+    pages = pages_of(layers, run)
     if not pages:
         raise ModelError("the model keeps no cache", remedy="check the config: no layer owns KV or state")
     kinds = {(page.kind, page.limit_tokens) for _, page in pages}
@@ -104,6 +122,8 @@ def _cut(pages: list[tuple[int, Page]]) -> tuple[Group, ...]:
 
 
 def padding_layers(pool: Pool) -> int:
-    """Places in groups that hold no layer."""
+    """Places in groups that hold no layer. (Groups of compressed attention overlay each other instead.)"""
+    if pool.checked_block_bytes:
+        return 0
     size = max(len(g.pages) for g in pool.groups)
     return sum(round_up(len(g.pages), size) - len(g.pages) for g in pool.groups)

@@ -51,7 +51,7 @@ class VllmLegacy:
             held = pool.blocks_for(run.max_model_tokens, inner, flight_tokens(inner))
             concurrency = tokens / run.max_model_tokens if count == "blocks" else blocks / held
             lines.append(Line("max_concurrency", concurrency, how))
-        fit = longest_request(pool, inner, blocks)
+        fit = longest_request(pool, inner)
         lines.append(Line("est_max_len", fit, "longest request whose blocks fit"))
         return replace(
             empty, tokens=tokens, blocks=blocks, concurrency=concurrency, longest_tokens=fit, lines=tuple(lines)

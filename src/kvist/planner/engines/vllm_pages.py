@@ -74,10 +74,10 @@ def pages_of(layers: tuple[LayerSpec, ...], run: Run) -> list[tuple[int, Page]]:
 
 def state_bytes(layer: LayerSpec, run: Run) -> int:
     """Bytes of one recurrent state and its filter; drafts make the filter longer by a step each."""
-    steps = run.number("filter_steps", 3, low=1)
+    steps = run.number("filter_steps", getattr(layer.mixer, "conv_steps", 3), low=1)
     asked = run.text("state_type", "auto", ("auto", *STATE_TYPES))
     if asked == "auto":
-        asked = "bf16" if getattr(layer.mixer, "kind", "") == "mamba2" else "f32"
+        asked = run.spec.state_type or ("bf16" if getattr(layer.mixer, "kind", "") == "mamba2" else "f32")
     conv, width = getattr(layer.mixer, "conv_elements", 0), STATE_TYPES[asked]
     return (layer.state_elements - conv) * width + conv // steps * (steps + run.draft_tokens) * HALF_BYTES
 
@@ -95,7 +95,7 @@ def block_tokens(layers: tuple[LayerSpec, ...], run: Run) -> int:
         return base
     per_token = max(rows)
     if state_mode(run) == "all":
-        step = lcm(run.number("state_chunk", 256, low=1), base)
+        step = lcm(run.number("state_chunk", run.spec.state_chunk_tokens or 256, low=1), base)
         return step * ceil_div(ceil_div(state, per_token), step)
     return base * ceil_div(state, base * per_token)
 
