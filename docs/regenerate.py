@@ -59,8 +59,19 @@ def option_table() -> str:
     """Every option: flag, environment variable, TOML key."""
     from kvist.cli.options import ALL
 
+    return _options(ALL)
+
+
+def plan_option_table() -> str:
+    """Every option of the planner."""
+    from kvist.cli.plan_options import PLAN
+
+    return _options(PLAN)
+
+
+def _options(table: dict) -> str:
     lines = ["| flag | environment | TOML key | expects | what it does |", "|---|---|---|---|---|"]
-    for name, option in ALL.items():
+    for name, option in table.items():
         flag = f"`--{name.replace('_', '-')}`"
         lines.append(f"| {flag} | `KVIST_{name.upper()}` | `{name}` | {option.expected} | {option.help} |")
     return "\n".join(lines)
@@ -68,7 +79,7 @@ def option_table() -> str:
 
 PARTS = {
     "README.md": {"measured": measured_table},
-    "docs/reference.md": {"options": option_table, "shelves": shelf_table},
+    "docs/reference.md": {"options": option_table, "plan-options": plan_option_table, "shelves": shelf_table},
 }
 
 

@@ -107,6 +107,16 @@ def test_what_does_not_fit_is_drawn_and_exits_1(forty):
     assert data["verdict"]["broken"] == "cache"
 
 
+@pytest.mark.parametrize("users,colour", [(10, "bold green"), (41, "bold yellow"), (400, "bold red")])
+def test_the_verdicts_colour_says_how_sure_it_is(forty, users, colour):
+    import kvist
+    from kvist.cli.plan_view import verdict
+
+    plan = kvist.plan(forty, device="H100", context=8192, users=users, online=False)
+    assert (plan.verdict.fits, plan.verdict.sure) == {10: (True, True), 41: (True, False), 400: (False, False)}[users]
+    assert verdict(plan).spans[0].style == colour or verdict(plan).style == colour
+
+
 def test_weights_that_do_not_fit_are_drawn_too():
     text = run("deepseek-ai/DeepSeek-V3", "--device", "RTX 4090", code=1)
     assert text.startswith("DOES NOT FIT: weights")
@@ -205,7 +215,7 @@ def test_compare_says_what_changed_and_why(forty):
     assert "with the changes: FITS" in text
     changed, follows = text.split("What follows")
     assert "KV halves" in changed and "TP4" in changed
-    assert "users that fit" in follows
+    assert "users that fit" in follows and "users that fit" not in changed
     data = asked(forty, *ON_ONE, "--compare", "--kv-format fp8")["comparison"]
     assert [d["name"] for d in data["differences"] if d["setting"]] == ["KV format"]
     token = next(d for d in data["differences"] if d["name"] == "KV bytes of a token")
@@ -215,7 +225,8 @@ def test_compare_says_what_changed_and_why(forty):
 
 @pytest.mark.parametrize("flags,part", [
     ("", "changes nothing"), ("--kv-fromat fp8", "did you mean --kv-format"), ("fp8", "not a flag"),
-    ("--users", "needs a value"), ("--users many", "a whole number"), ('--engine "vllm', "close the quotes"), ("--no-users", "not a flag"),
+    ("--users", "needs a value"), ("--users many", "a whole number"), ('--engine "vllm', "close the quotes"),
+    ("--no-users", "not a flag"),
 ])  # fmt: skip
 def test_changes_that_cannot_be_read(forty, flags, part):
     assert part in refused(UsageError, forty, *ON_ONE, "--compare", flags)
@@ -246,6 +257,20 @@ def test_questions_turned_round(forty):
     never = ("--device", "T4", "--context", "128k", "--users", "900", "--what", "devices")
     assert "No count does" in run(forty, *never, code=1)
     assert "one of users, context" in refused(BadValue, forty, *ON_ONE, "--what", "money")
+
+
+def test_advice_is_planned_and_ranked(forty):
+    found = asked(forty, *ON_ONE)["advice"]
+    names = {s["name"] for s in found}
+    assert {"KV in fp8", "weights in fp8", "TP2", "PP2", "50% of the prompt shared and cached"} <= names
+    gains = [s["gain"] for s in found]
+    assert gains == sorted(gains, reverse=True) and min(gains) > 1
+    wider = next(s for s in found if s["name"] == "TP2")
+    more = asked(forty, *ON_ONE, "--tp", "2", "--count", "2")
+    base = asked(forty, *ON_ONE)
+    assert wider["users_ratio"] == more["users_fit"]["best"] / base["users_fit"]["best"]
+    late = asked(forty, *ON_ONE, "--max-ttft", "1ms")["advice"]
+    assert {s["goal"] for s in found} == {"users"} and {s["goal"] for s in late} == {"ttft"}
 
 
 def test_tables_beside_the_plan(forty):

@@ -83,12 +83,6 @@ def test_intervals_are_measured_and_hold_the_spread_and_the_memorys_speeds():
         assert seconds.low < seconds.best < seconds.high
 
 
-def test_a_mixed_step_costs_at_least_its_halves():
-    both = MACHINE.parts(WORK.step([Chunk(1, 3000), Chunk(400, 0)])).total_s
-    assert both > MACHINE.parts(WORK.step([Chunk(1, 3000)])).total_s
-    assert both > MACHINE.parts(WORK.step([Chunk(400, 0)])).total_s
-
-
 def test_formats_that_were_not_measured_take_the_nearest_and_say_so():
     assert MACHINE.using(KVFormat.parse("f32")).kv_format == "f32"
     assert not MACHINE.using(KVFormat.parse("f32")).caveats

@@ -32,9 +32,10 @@ DOORS = {
     "engine": {"engine", "ports", "metrics", "assemble", "event"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
     "planner": {
-        "api", "ask", "catalogue", "check", "check_report", "curves", "derivation", "engines.base",
-        "engines.registry", "find_model", "no_cache", "plan",
-        "report", "weights",
+        "advice", "api", "ask", "catalogue", "check", "check_report", "compare", "curves", "derivation",
+        "doctor.base", "doctor.compare", "doctor.diagnose", "doctor.diagnosis", "doctor.read", "engines.base",
+        "engines.registry", "explain", "find_model", "fleet", "hit_rate", "inverse", "no_cache", "offload",
+        "plan", "report", "setup", "slo", "split", "suggest", "tiers", "turns", "weights",
     },
     "sim": {"run", "executor", "clock"},
     "model": {"decoder", "batch", "weights", "single", "support"},

@@ -169,6 +169,14 @@ def test_a_rig_reports_what_each_step_computed(model):
     assert len(set(prompts)) == 3 and prompts == model.prompts(3, 40, 2) != model.prompts(3, 40, 3)
 
 
+def test_a_step_that_was_not_done_has_no_time(model):
+    rig = Rig(model, "f16", 200)
+    rig._watcher._inner = None
+    rig.add(model.prompts(1, 20, 1), 3)
+    with pytest.raises(StateError, match="a timed step failed"):
+        list(rig.steps())
+
+
 TINY = (Point("f16", 100, 1), Point("f16", 40, 5), Point("f32", 60, 2))
 
 

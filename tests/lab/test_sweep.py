@@ -156,13 +156,16 @@ def test_the_command_shows_a_table_and_keeps_record_and_plot(tmp_path):
     assert drawn == sweep_plot.can_plot() and ("sweep.png" in done.stderr) == drawn
 
 
-def test_without_matplotlib_the_plot_is_left_out_and_said_so(tmp_path):
-    packaged()
-    absent = "import kvist.lab.sweep_plot as p\np.can_plot = lambda: False\n"
-    args = ("lab", "sweep", "--lengths", "8", "--tokens", "2", "--cache", "on", "--out", str(tmp_path))
-    done = kvist(*args, code=absent + KVIST)
-    assert done.returncode == 0, done.stderr
-    assert "matplotlib is not installed" in done.stderr and not (tmp_path / "sweep.png").exists()
+def test_without_matplotlib_the_plot_is_left_out_and_said_so(tmp_path, monkeypatch, capsys):
+    from kvist.cli import lab
+
+    setting = Setting("m.gguf", read_spec(packaged()), "f32", "f16", 32, 2)
+    monkeypatch.setattr(sweep_plot, "can_plot", lambda: False)
+    lab._close(setting, [row()], tmp_path / "sweep.jsonl", as_json=False)
+    assert "matplotlib is not installed" in capsys.readouterr().err and not (tmp_path / "sweep.png").exists()
+    lab._close(setting, [row(others=0.5)], None, as_json=False)
+    said = capsys.readouterr().err
+    assert "50%" in said and "--out DIR" in said
 
 
 def test_json_is_the_record_and_nothing_else(tmp_path):
@@ -178,7 +181,7 @@ def test_wrong_calls_exit_with_2_and_one_line(tmp_path):
     packaged()
     (tmp_path / "file").write_text("")
     calls = {
-        ("--lengths", "9000"): "9000", ("--lengths", "0"): "lengths", ("--lengths", "-5"): "lengths",
+        ("--lengths", "9000"): "lengths=9000", ("--lengths", "0"): "lengths", ("--lengths", "-5"): "lengths",
         ("--lengths", "many"): "many", ("--kv-format", "int3"): "int3", ("--batch", "0"): "batch",
         ("--cache", "maybe"): "maybe", ("--out", str(tmp_path / "file" / "x")): "--out",
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvist.cli import chat, generate, inspect, plan
+from kvist.cli import chat, generate, inspect, lab, plan
 
 app = typer.Typer(
     name="kvist",
@@ -18,6 +18,7 @@ app.command("generate", help="Continue a prompt, or several as one batch.")(gene
 app.command("chat", help="Talk to the model; the conversation stays in the cache.")(chat.command)
 app.command("model", help="Show what a model's cache is made of.")(inspect.command)
 app.command("plan", help="Plan memory, users and latency on any device.", epilog=plan.EPILOG)(plan.command)
+app.add_typer(lab.app, name="lab")
 
 
 @app.callback(invoke_without_command=True)

@@ -88,7 +88,7 @@ def draw_memory(plan: Plan, axes: Axes) -> None:
     axes.axhline(curve.total_bytes / GIB, color="black", linewidth=1.5, label="the device")
     axes.axhline(curve.usable_bytes / GIB, color="black", linewidth=1, linestyle="--", label="what the engine may use")
     axes.axvline(plan.load.context_tokens, color="grey", linewidth=0.8)
-    axes.set(xscale="log", xlabel="context, tokens", ylabel="GiB on one device", title="Memory over context")
+    axes.set(xlabel="context, tokens", ylabel="GiB on one device", title="Memory over context")
     axes.set_xlim(curve.contexts[0], curve.contexts[-1])
     axes.set_ylim(0, 1.6 * max(curve.total_bytes, ground) / GIB)
     axes.legend(fontsize="small", loc="upper left", ncols=2)

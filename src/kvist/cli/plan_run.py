@@ -14,7 +14,7 @@ from kvist.config import Given, gather
 from kvist.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvist.cli.plan_parts import Asked, Part
+    from kvist.cli.plan_asked import Asked, Part
 
 Params = Mapping[str, Any]
 
@@ -56,8 +56,9 @@ def gathered(params: Params) -> dict[str, Given]:
 
 
 def _plan(params: Params) -> int:
+    from kvist.cli.plan_asked import Asked
     from kvist.cli.plan_machine import machine_for, measured_only
-    from kvist.cli.plan_parts import Asked, parts_of
+    from kvist.cli.plan_parts import parts_of
     from kvist.planner.ask import answer
 
     merged = gathered(params)
@@ -85,11 +86,13 @@ def _plan(params: Params) -> int:
 
 
 def _print_json(asked: Asked, parts: tuple[Part, ...]) -> None:
-    from kvist.cli.plan_extra import advice_as_list, suggestions, turns, turns_as_list
+    from kvist.cli.plan_extra import advice_as_list, turns_as_list
     from kvist.planner.report import as_dict
+    from kvist.planner.suggest import suggestions, turning_points
 
     fields = as_dict(asked.plan)
-    fields["crossovers"], fields["advice"] = turns_as_list(turns(asked)), advice_as_list(suggestions(asked))
+    fields["crossovers"] = turns_as_list(turning_points(asked.plan))
+    fields["advice"] = advice_as_list(suggestions(asked.question, asked.plan, asked.machine, asked.promise))
     fields |= {part.key: part.data for part in parts}
     print(json.dumps(fields, ensure_ascii=False, allow_nan=False))
 
@@ -98,8 +101,9 @@ def _draw(asked: Asked, parts: tuple[Part, ...]) -> None:
     """The screen; with parts, these under the verdict."""
     from rich.console import Console
 
-    from kvist.cli.plan_extra import advice_lines, suggestions, turn_rows, turns
+    from kvist.cli.plan_extra import advice_lines, turn_rows
     from kvist.cli.plan_view import render, verdict
+    from kvist.planner.suggest import suggestions, turning_points
 
     console = Console()
     if parts:
@@ -108,7 +112,8 @@ def _draw(asked: Asked, parts: tuple[Part, ...]) -> None:
         for part in parts:
             part.draw(console)
     else:
-        title, lines = advice_lines(suggestions(asked))
-        render(asked.plan, console, rows=turn_rows(turns(asked)), advice=lines, advice_title=title)
+        title, lines = advice_lines(suggestions(asked.question, asked.plan, asked.machine, asked.promise))
+        rows = turn_rows(turning_points(asked.plan))
+        render(asked.plan, console, rows=rows, advice=lines, advice_title=title)
     if asked.params["plot"]:
         console.print(f"\ndrawn into {asked.params['plot']}", markup=False, highlight=False)

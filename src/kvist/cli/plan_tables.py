@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kvist.cli.plan_parts import Asked, Part
+from kvist.cli.plan_asked import Asked, Part
 from kvist.planner.hit_rate import HitRow, hit_rate_curve
 from kvist.planner.offload import Crossover, Decision, crossover, table
 from kvist.planner.report import interval

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kvist.cli.plan_extra import cache_formats
-from kvist.cli.plan_parts import Asked, Part
+from kvist.cli.plan_asked import Asked, Part
 from kvist.cost.device import Device
 from kvist.errors import BadValue
 from kvist.planner.ask import resolve, with_format
 from kvist.planner.fleet import Candidate, Search
 from kvist.planner.inverse import Answer, Slo, longest_context, most_users, smallest_devices, widest_format
 from kvist.planner.setup import Setup
+from kvist.planner.suggest import cache_formats
 from kvist.spec.place import Placement
 
 if TYPE_CHECKING:

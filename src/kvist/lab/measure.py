@@ -72,7 +72,9 @@ class Measurement:
             self._tell(point, "decoding")
             rig, before = self._rigs[point.kv_format], yardsticks.read_bandwidth()
             rig.add(self._prompts[i], DECODED + 2)
-            self._note_decode(i, list(rig.steps())[1:], before)
+            load = Load.start()
+            steps = list(rig.steps())[1:]
+            self._note_decode(i, steps, before, load.share())
 
     def machine(self) -> MeasuredMachine:
         """What the readings say. Raises ``StateError`` before there are any."""
@@ -95,22 +97,25 @@ class Measurement:
         room = self.model.spec.context_tokens - point.context_tokens
         seqs = rig.add(self._prompts[i], room)
         decoded: list[Step] = []
+        load = Load.start()
         for step in rig.steps():
-            if step.only_continues and len(step.chunks) == point.batch:
-                decoded.append(step)
-            elif not step.only_continues:
+            if not step.only_continues:
                 self.readings.append(self._reading(i, step, before))
+                load = Load.start()
+            elif len(step.chunks) == point.batch:
+                decoded.append(step)
             if len(decoded) == DECODED:
                 break
+        others = load.share()
         rig.abort(seqs)
-        self._note_decode(i, decoded, before)
+        self._note_decode(i, decoded, before, others)
 
     def _reading(self, i: int, step: Step, bandwidth: float) -> Reading:
         name = self.points[i].kv_format
         work = self._rigs[name].work.step(step.chunks)
         return Reading(i, name, work, step.wall_s, step.wall_s - step.forward_s, bandwidth, False, others=step.others)
 
-    def _note_decode(self, i: int, steps: Sequence[Step], before: float) -> None:
+    def _note_decode(self, i: int, steps: Sequence[Step], before: float, others: float) -> None:
         """One reading for a run of decode steps: medians, and the memory's speed on both sides of it."""
         after = yardsticks.read_bandwidth()
         steps = [s for s in steps if s.only_continues and len(s.chunks) == self.points[i].batch]
@@ -127,7 +132,7 @@ class Measurement:
                 bandwidth=middle,
                 continues=True,
                 flip=abs(after - before) / middle,
-                others=statistics.fmean(s.others for s in steps),
+                others=others,
             )
         )
 

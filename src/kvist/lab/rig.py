@@ -17,6 +17,7 @@ from kvist.cost.measured import WEIGHT_BYTES
 from kvist.cost.work import Chunk, ModelWork, Widths
 from kvist.engine.event import Event
 from kvist.engine.ports import Executor
+from kvist.errors import StateError
 from kvist.ids import RequestId, SeqId
 from kvist.lab.host import Load
 from kvist.model.weights import DTYPES, Weights, load_weights
@@ -117,15 +118,19 @@ class Rig:
         return seqs
 
     def steps(self) -> Iterator[Step]:
-        """Step until idle. Stopping early leaves the sequences alive: see ``abort``."""
+        """Step until idle; stopping early leaves the sequences alive (see ``abort``). Raises ``StateError`` when a
+        sequence fails: a step that was not done has no time.
+        """
         while not self.engine.idle:
             forward, load = self._executor.spent.forward_s, Load.start()
             start = time.perf_counter()
             events = self.engine.step()
             wall = time.perf_counter() - start
-            yield Step(
-                self._watcher.chunks, wall, self._executor.spent.forward_s - forward, tuple(events), load.share()
-            )
+            failed = [event.error for event in events if event.finish_reason == "error"]
+            if failed:
+                raise StateError(f"a timed step failed: {failed[0]}", remedy="free some memory, or report it")
+            spent = self._executor.spent.forward_s - forward
+            yield Step(self._watcher.chunks, wall, spent, tuple(events), load.share())
 
     def abort(self, seqs: Sequence[SeqId]) -> None:
         """End sequences; what they computed stays in the cache."""

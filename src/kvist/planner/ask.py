@@ -102,6 +102,9 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
     engine = question.engine if question.engine != "auto" else "vllm" if device.kind in ("gpu", "npu") else "kvist"
     usual = habits(engine, device)
     place, more = _place(question, found.spec)
+    fmt = KVFormat.planned(usual.kv_format if question.kv_format == "auto" else question.kv_format)
+    if machine is not None and question.device in ("", HERE):
+        notes.extend(machine.using(fmt).caveats)
     facts, said = _weights(question, found, usual, engine)
     setup = Setup(
         spec=found.spec,
@@ -110,9 +113,9 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
         weights_how=facts.how,
         widths=_widths(facts, found.spec, device),
         compute=_compute(facts.format),
-        cost=_cost(question, device, machine, facts.format),
+        cost=_cost(question, device, machine, facts.format, fmt),
         place=place,
-        kv_format=KVFormat.planned(usual.kv_format if question.kv_format == "auto" else question.kv_format),
+        kv_format=fmt,
         engine=engine,
         batched_tokens=question.batched_tokens or usual.batched_tokens,
         sequences=question.sequences or max(usual.sequences, -(-question.users // (place.dp * place.sequence_ranks))),
@@ -158,9 +161,11 @@ def _device(question: Question, machine: MeasuredMachine | None) -> tuple[Device
     return machine.device(), ["times come from this machine's own measurement"]
 
 
-def _cost(question: Question, device: Device, machine: MeasuredMachine | None, weights: WeightFormat) -> StepCost:
+def _cost(
+    question: Question, device: Device, machine: MeasuredMachine | None, weights: WeightFormat, fmt: KVFormat
+) -> StepCost:
     if machine is not None and question.device in ("", HERE):
-        return machine
+        return machine.using(fmt)
     return Roofline(device, _compute(weights))
 
 

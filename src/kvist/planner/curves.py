@@ -12,8 +12,8 @@ from kvist.planner.explain_step import decode_chunks, prefill_chunks
 from kvist.planner.plan import Plan, latency_of, request_bytes_of, timing_of
 from kvist.units import ceil_div
 
-POINTS: Final = 33
-SHORTEST: Final = 256
+CONTEXTS: Final = 33
+BATCHES: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RooflinePoint:
 def memory_curve(plan: Plan) -> MemoryCurve:
     """Cache of one user, of those asked for and of twice as many, up to the model's context."""
     setup, load = plan.setup, plan.load
-    contexts = spaced(SHORTEST, max(setup.spec.context_tokens, load.context_tokens), load.context_tokens)
+    contexts = _evenly(max(setup.spec.context_tokens, load.context_tokens), load.context_tokens)
     asked = [replace(load, context_tokens=n, output_tokens=min(load.output_tokens, n)) for n in contexts]
     held = [request_bytes_of(setup, one) for one in asked]
     counts = sorted({1, load.users, 2 * load.users})
@@ -67,7 +67,7 @@ def latency_curve(plan: Plan) -> tuple[LatencyPoint, ...]:
     """From one user to twice as many as fit or are asked for."""
     most = 2 * max(plan.load.users, plan.users_fit[1])
     points = []
-    for users in spaced(1, most, plan.load.users, n=13):
+    for users in _by_ratio(1, most, plan.load.users):
         found = latency_of(plan.setup, replace(plan.load, users=users))
         points.append(LatencyPoint(users, found.tpot, found.ttft, found.burst.mean_s, found.tokens_per_s))
     return tuple(points)
@@ -92,8 +92,12 @@ def _point(plan: Plan, name: str, chunks: Sequence[Chunk]) -> RooflinePoint:
     return RooflinePoint(name, work.intensity, work.flops / parts[slowest].total_s)
 
 
-def spaced(low: int, high: int, asked: int, n: int = POINTS) -> tuple[int, ...]:
-    """About ``n`` counts from ``low`` to ``high`` at equal ratios, ``asked`` among them."""
-    low = min(low, high)
-    ratio = (high / low) ** (1 / (n - 1))
-    return tuple(sorted({round(low * ratio**i) for i in range(n)} | {asked}))
+def _evenly(longest: int, asked: int) -> tuple[int, ...]:
+    """Contexts at equal distances up to ``longest``, ``asked`` among them."""
+    return tuple(sorted({max(1, round(longest * i / (CONTEXTS - 1))) for i in range(CONTEXTS)} | {asked}))
+
+
+def _by_ratio(low: int, high: int, asked: int) -> tuple[int, ...]:
+    """Counts from ``low`` to ``high`` at equal ratios, ``asked`` among them."""
+    ratio = (high / low) ** (1 / (BATCHES - 1))
+    return tuple(sorted({round(low * ratio**i) for i in range(BATCHES)} | {asked}))

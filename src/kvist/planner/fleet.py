@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvist.cost.device import Device
 from kvist.errors import BadValue
-from kvist.planner.plan import Plan, plan
+from kvist.planner.plan import Plan, budgets_of, plan, request_bytes_of, verdict_of
 from kvist.planner.setup import Load, Setup
 from kvist.planner.slo import Slo
 from kvist.spec.place import Placement
@@ -69,21 +69,19 @@ def smallest_devices(
     named, sizes = tuple(devices), sorted(set(counts))
     if not named or not sizes:
         raise BadValue("devices", [d.name for d in named], "at least one device and one count")
-    answers: list[Candidate] = []
-    failed: list[Candidate] = []
-    refusals: list[BadValue] = []
+    seen = _Seen()
     for device in named:
         for count in sizes:
-            found = list(_planned(make_setup, load, slo, device, places(count, attention_dp=attention_dp), refusals))
-            failed += [c for c in found if not c.met]
-            if any(c.met for c in found):
-                answers += [c for c in found if c.met]
+            known = len(seen.met)
+            for place in places(count, attention_dp=attention_dp):
+                _look(make_setup, load, slo, device, place, seen)
+            if len(seen.met) > known:
                 break
-    if not answers and not failed:
-        raise refusals[0]
-    answers.sort(key=lambda c: (c.count, not c.sure, -slo.room(c.plan), -c.plan.users_fit[1]))
-    nearest = min(failed, key=lambda c: _distance(c, slo), default=None) if not answers else None
-    return Search(tuple(answers), nearest, len(answers) + len(failed), len(refusals))
+    if not seen.tried:
+        raise seen.refusals[0]
+    answers = sorted(seen.met, key=lambda c: (c.count, not c.sure, -slo.room(c.plan), -c.plan.users_fit[1]))
+    nearest = None if answers else _nearest(seen, load, slo)
+    return Search(tuple(answers), nearest, seen.tried, len(seen.refusals))
 
 
 def places(count: int, *, attention_dp: bool = False) -> tuple[Placement, ...]:
@@ -97,31 +95,52 @@ def places(count: int, *, attention_dp: bool = False) -> tuple[Placement, ...]:
     return tuple(out)
 
 
-def _planned(
-    make_setup: MakeSetup,
-    load: Load,
-    slo: Slo,
-    device: Device,
-    cuts: Iterable[Placement],
-    refusals: list[BadValue],
-) -> Iterator[Candidate]:
-    """Plans of the placements that the model allows; why not of the others."""
-    for place in cuts:
-        try:
-            found = plan(make_setup(device, place), load)
-        except BadValue as refusal:
-            refusals.append(refusal)
-            continue
-        met = slo.met(found)
-        latency = found.latency
-        feel = f"first token {format_seconds(latency.ttft.best)}, then {format_seconds(latency.tpot.best)} a token"
-        how = f"{found.verdict.sentence}; {feel}" if met else slo.said(found)
-        yield Candidate(device, place, found, met, slo.sure(found), how)
+@dataclass(slots=True)
+class _Seen:
+    """What a search has come across: what meets the promise, what is too slow, what does not fit, what cannot be."""
+
+    met: list[Candidate] = field(default_factory=list)
+    slow: list[Candidate] = field(default_factory=list)
+    short: list[tuple[float, Setup]] = field(default_factory=list)
+    refusals: list[BadValue] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        return len(self.met) + len(self.slow) + len(self.short)
 
 
-def _distance(candidate: Candidate, slo: Slo) -> tuple[bool, float, int]:
-    """How far a candidate is from the promise: what does not fit is further than what is only too slow."""
-    found = candidate.plan
-    if found.verdict.fits:
-        return (False, -slo.room(found), candidate.count)
-    return (True, found.verdict.short_bytes, candidate.count)
+def _look(make_setup: MakeSetup, load: Load, slo: Slo, device: Device, place: Placement, seen: _Seen) -> None:
+    """One placement. Seconds are only counted where the memory holds the load."""
+    try:
+        setup = make_setup(device, place)
+        short_bytes = _short_bytes(setup, load)
+        if short_bytes > 0:
+            seen.short.append((short_bytes, setup))
+            return
+        found = _candidate(plan(setup, load), slo)
+    except BadValue as refusal:
+        seen.refusals.append(refusal)
+        return
+    (seen.met if found.met else seen.slow).append(found)
+
+
+def _short_bytes(setup: Setup, load: Load) -> float:
+    """Bytes that one device of the tightest stage lacks; 0 where the load fits."""
+    budget = min(budgets_of(setup), key=lambda b: b.available.best)
+    own, shared = request_bytes_of(setup, load)
+    return verdict_of(setup, load, budget, own, shared, (0, 0, 0)).short_bytes
+
+
+def _candidate(found: Plan, slo: Slo) -> Candidate:
+    met, latency = slo.met(found), found.latency
+    feel = f"first token {format_seconds(latency.ttft.best)}, then {format_seconds(latency.tpot.best)} a token"
+    how = f"{found.verdict.sentence}; {feel}" if met else slo.said(found)
+    return Candidate(found.setup.device, found.setup.place, found, met, slo.sure(found), how)
+
+
+def _nearest(seen: _Seen, load: Load, slo: Slo) -> Candidate:
+    """What is only too slow is nearer than what does not fit."""
+    if seen.slow:
+        return max(seen.slow, key=lambda c: (slo.room(c.plan), -c.count))
+    _, setup = min(seen.short, key=lambda pair: (pair[0], pair[1].place.devices))
+    return _candidate(plan(setup, load), slo)

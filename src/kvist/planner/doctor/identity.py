@@ -145,5 +145,7 @@ def closing_share(log: EngineLog) -> Interval | None:
             continue
         spent = [sum(getattr(t, end) for t in one.taken) for end in ("low", "value", "high")]
         ends = (one.printed.low + spent[0], one.printed.best + spent[1], one.printed.high + spent[2])
+        if ends[0] < 0:
+            continue
         return Interval(ends[0] / total.high, ends[1] / total.value, ends[2] / total.low, "measured")
     return None

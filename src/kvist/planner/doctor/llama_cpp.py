@@ -83,7 +83,7 @@ _FACT: Final = re.compile(
 )
 _HEADER: Final = re.compile(r"llama_model_loader: - kv +\d+: +(\S+) +(\w+(?:\[[^\]]*\])?) += +(.*)")
 _LOADED: Final = re.compile(r"loaded meta data with .{0,80}? from (.+?)(?: \(version|$)")
-_WORTH: Final = re.compile(r" = |  =|offloaded |build: |MiB free|loaded meta|full-size|size   |draft|specul|mtp|n_copies")
+_WORTH: Final = re.compile(r" = |  =|offloaded |build: |MiB free|loaded meta|full-size|draft|specul|mtp|n_copies")
 """Lines that can matter; the rest of a server's log is skipped."""
 _DRAFT_WORD: Final = re.compile(r"draft|specul|mtp|eagle", re.IGNORECASE)
 _IK_FACTS: Final = {"mla_attn", "attn_max_b", "fused_moe"}
