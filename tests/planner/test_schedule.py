@@ -7,7 +7,7 @@ from kvist.planner.schedule import EXACT_STEPS, _integrated, burst
 
 def tokens_clock(chunks):
     """A step that takes a second a token and ten for itself."""
-    return 10.0 + sum(c.new_tokens for c in chunks)
+    return 10.0 + sum(n * c.new_tokens for c, n in chunks.items())
 
 
 def test_one_prompt_in_one_chunk():
@@ -33,7 +33,7 @@ def test_sampling_steps_is_close_to_stepping(users):
     prompt, budget = 16_000, 256
 
     def clock(chunks):
-        return 0.01 + sum(c.new_tokens * (1e-4 + 1e-8 * c.cached_tokens) for c in chunks)
+        return 0.01 + sum(n * c.new_tokens * (1e-4 + 1e-8 * c.cached_tokens) for c, n in chunks.items())
 
     from kvist.planner.schedule import _stepped
 
@@ -64,7 +64,7 @@ def test_the_engine_on_paper_agrees(users, prompt, budget):
     arrivals = [Arrival(0.0, Request(RequestId(f"r{i}"), p, 40, ignore_eos=True)) for i, p in enumerate(prompts)]
     done = replay(paper, arrivals)
     firsts = sorted(t.first_token_s for t in done.timelines)
-    found = burst(lambda chunks: 0.5 + 0.001 * sum(c.new_tokens for c in chunks), users, prompt, 0, budget)
+    found = burst(lambda chunks: 0.5 + 0.001 * sum(n * c.new_tokens for c, n in chunks.items()), users, prompt, 0, budget)
     assert firsts[0] == pytest.approx(found.first_s)
     assert sum(firsts) / users == pytest.approx(found.mean_s)
     assert firsts[-1] == pytest.approx(found.last_s)

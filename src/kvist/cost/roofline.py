@@ -104,23 +104,6 @@ class Roofline:
         link = traffic.link_bytes_per_s * at.link
         wire = traffic.messages * at.collective_s + (traffic.bytes / link if link else 0.0)
         return Seconds(linear[0], attention[0], head[0], wire, at.overhead_s, linear[1], attention[1])
-        linear = _longer(work.linear_flops / flops, (work.weight_bytes + work.activation_bytes) / bandwidth)
-        cache = work.kv_read_bytes + work.kv_write_bytes + work.state_bytes
-        rate = self.device.flops_for(self.attention) * at.attention
-        attention = _longer((work.attention_flops + work.state_flops) / rate, cache / bandwidth)
-        head = _longer(work.head_flops / flops, work.head_bytes / bandwidth)
-        wire = (
-            traffic.bytes / (traffic.link_bytes_per_s * at.link) if traffic.bytes and traffic.link_bytes_per_s else 0.0
-        )
-        return Seconds(
-            linear[0],
-            attention[0],
-            head[0],
-            wire + traffic.messages * at.collective_s,
-            at.overhead_s,
-            linear[1],
-            attention[1],
-        )
 
     def step(self, work: Work, traffic: Traffic = Traffic()) -> Interval:
         """Seconds of a step between a good and a poor implementation."""

@@ -7,7 +7,8 @@ sees the cached tokens and the ``i`` before it, within its layer's window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,10 @@ class Chunk:
     new_tokens: int
     cached_tokens: int = 0
     rows: int = 1
+
+
+Chunks = Sequence[Chunk] | Mapping[Chunk, int]
+"""The chunks of a step: one by one, or each with how often it occurs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +157,12 @@ class ModelWork:
         """Expert weights that a step of ``tokens`` is expected to read on this rank."""
         return sum(m.layers * m.expected(tokens, self.expert_share) * m.elements for m in self._mixtures)
 
-    def step(self, chunks: Sequence[Chunk]) -> Work:
-        """The work of one step. ``chunks`` may be of any mix; equal ones are cheap to repeat."""
-        tokens, rows = sum(c.new_tokens for c in chunks), sum(c.rows for c in chunks)
-        counted: dict[Chunk, int] = {}
-        for c in chunks:
-            counted[c] = counted.get(c, 0) + 1
+    def step(self, chunks: Chunks) -> Work:
+        """The work of one step: chunks of any mix, in a list or counted."""
+        counted = chunks if isinstance(chunks, Mapping) else Counter(chunks)
+        tokens = sum(n * c.new_tokens for c, n in counted.items())
+        rows = sum(n * c.rows for c, n in counted.items())
+        sequences = sum(counted.values())
         flops = read = 0.0
         for c, n in counted.items():
             f, r = self._attention(c)
@@ -167,7 +172,7 @@ class ModelWork:
         hidden, w = self.spec.hidden, self.widths
         return Work(
             tokens=tokens,
-            sequences=len(chunks),
+            sequences=sequences,
             rows=rows,
             linear_flops=2.0 * tokens * (self.dense_elements + expert_flops),
             weight_bytes=self.dense_elements * w.dense + self.expert_elements(tokens) * w.expert,
@@ -177,7 +182,7 @@ class ModelWork:
             kv_read_bytes=read / self.cp,
             kv_write_bytes=tokens * self.spec.kv_bytes_per_token(self.fmt) / self.cp,
             state_flops=float(STATE_FLOPS * state * tokens),
-            state_bytes=2.0 * state * self.state_element_bytes * len(chunks),
+            state_bytes=2.0 * state * self.state_element_bytes * sequences,
             activation_bytes=self._activations(tokens, hidden),
             layers=len(self.spec.layers),
         )

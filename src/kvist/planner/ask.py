@@ -21,13 +21,14 @@ from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.shard import shard
-from kvist.units import GIB
+from kvist.units import GIB, ceil_div
 
 if TYPE_CHECKING:
     from kvist.cost.measured import MeasuredMachine
 
 HERE: Final = "here"
 DEFAULT_CONTEXT: Final = 8192
+DEFAULT_OUTPUT: Final = 256
 BIG_BYTES: Final = 70 * GIB
 """From this memory on servers size their steps generously (the rule of vLLM's defaults)."""
 
@@ -40,7 +41,7 @@ class Question:
     device: str = ""
     count: int = 1
     context: int | None = None
-    output: int = 256
+    output: int | None = None
     users: int = 1
     hit_rate: float = 0.0
     kv_format: str = "auto"
@@ -117,8 +118,8 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
         place=place,
         kv_format=fmt,
         engine=engine,
-        batched_tokens=question.batched_tokens or usual.batched_tokens,
-        sequences=question.sequences or max(usual.sequences, -(-question.users // (place.dp * place.sequence_ranks))),
+        batched_tokens=usual.batched_tokens if question.batched_tokens is None else question.batched_tokens,
+        sequences=_sequences(question, usual, place),
         memory_fraction=usual.memory_fraction if question.memory_fraction is None else question.memory_fraction,
         block_tokens=question.block_tokens,
         draft_layers=question.draft_layers,
@@ -145,7 +146,15 @@ def _able(setup: Setup) -> Setup:
 def _load(question: Question, spec: ModelSpec) -> Load:
     limit = spec.context_tokens or DEFAULT_CONTEXT
     context = question.context if question.context is not None else min(DEFAULT_CONTEXT, limit)
-    return Load(context, min(question.output, context), question.users, question.hit_rate)
+    output = min(DEFAULT_OUTPUT, context) if question.output is None else question.output
+    return Load(context, output, question.users, question.hit_rate)
+
+
+def _sequences(question: Question, usual: Habits, place: Placement) -> int:
+    """The engine's cap on running sequences: as asked, or its own, but never below the users that are planned for."""
+    if question.sequences is not None:
+        return question.sequences
+    return max(usual.sequences, ceil_div(question.users, place.dp * place.sequence_ranks))
 
 
 def _device(question: Question, machine: MeasuredMachine | None) -> tuple[Device, list[str]]:

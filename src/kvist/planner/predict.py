@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kvist.cost.measured import MeasuredMachine
-from kvist.cost.work import Chunk, ModelWork
+from kvist.cost.work import Chunk, Chunks, ModelWork
 from kvist.planner.schedule import burst
 from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
@@ -37,8 +37,8 @@ def predict(
     cost = machine.using(fmt)
     work = ModelWork(spec, fmt, machine.widths)
 
-    def seconds(chunks: list[Chunk]) -> float:
+    def seconds(chunks: Chunks) -> float:
         return cost.parts(work.step(chunks)).total_s
 
     first = burst(seconds, batch, context, 0, budget_tokens)
-    return Prediction(first.mean_s, seconds([Chunk(1, context)] * batch))
+    return Prediction(first.mean_s, seconds({Chunk(1, context): batch}))

@@ -7,17 +7,20 @@ integrated over a few sampled steps, because a step's time changes slowly along 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from kvist.cost.work import Chunk
 
 EXACT_STEPS: Final = 64
 SAMPLES: Final = 5
 
-StepSeconds = Callable[[list[Chunk]], float]
-"""Seconds of a step made of these chunks."""
+StepSeconds = Callable[[Counter[Chunk]], float]
+"""Seconds of a step made of these chunks, each as often as it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,14 @@ def _stepped(seconds: StepSeconds, users: int, prompt_tokens: int, fresh: int, b
     clock, steps = 0.0, 0
     times: list[float] = []
     while len(times) < users:
-        chunks, room = [], budget
+        chunks: Counter[Chunk] = Counter()
+        room = budget
         for i in range(users):
             take = min(room, left[i] or 1)
             if not take:
                 break
             at = prompt_tokens - left[i] + answered[i]
-            chunks.append(Chunk(take, at, rows=int(take >= left[i])))
+            chunks[Chunk(take, at, rows=int(take >= left[i]))] += 1
             room -= take
             left[i], answered[i] = (left[i] - take, answered[i]) if left[i] else (0, answered[i] + 1)
         clock += seconds(chunks)
@@ -62,24 +66,20 @@ def _stepped(seconds: StepSeconds, users: int, prompt_tokens: int, fresh: int, b
 def _integrated(seconds: StepSeconds, users: int, prompt_tokens: int, fresh: int, budget: int) -> Burst:
     """Trapezoids over which prompt is being computed and how far it is; each prompt's own time, then their sums."""
     picked = sorted({round(i * (users - 1) / (SAMPLES - 1)) for i in range(SAMPLES)})
-    own = {i: _one_prompt(seconds, i, prompt_tokens, fresh, budget) for i in picked}
-    clock, total, steps = 0.0, 0.0, 0
-    for i in range(users):
-        low = max(p for p in picked if p <= i)
-        high = min(p for p in picked if p >= i)
-        share = (i - low) / (high - low) if high > low else 0.0
-        clock += own[low] + (own[high] - own[low]) * share
-        total += clock
-        steps += -(-fresh // max(1, budget - i))
-    return Burst(own[0], total / users, clock, steps)
+    own = [_one_prompt(seconds, i, prompt_tokens, fresh, budget) for i in picked]
+    who = np.arange(users)
+    firsts = np.cumsum(np.interp(who, picked, own))
+    room = np.maximum(1, budget - who)
+    steps = int(np.sum(-(-fresh // room)))
+    return Burst(float(firsts[0]), float(firsts.mean()), float(firsts[-1]), steps)
 
 
 def _one_prompt(seconds: StepSeconds, answering: int, prompt_tokens: int, fresh: int, budget: int) -> float:
     """Seconds to compute one prompt while ``answering`` others take a token of every step."""
     answering = min(answering, budget - 1)
-    room = budget - answering
-    steps, beside = fresh / min(room, fresh), [Chunk(1, prompt_tokens)] * answering
+    room = min(budget - answering, fresh)
     start = prompt_tokens - fresh
-    points = [start + round(k * (fresh - min(room, fresh)) / (SAMPLES - 1)) for k in range(SAMPLES)]
-    times = [seconds([*beside, Chunk(min(room, fresh), at)]) for at in points]
-    return steps * (sum(times) - (times[0] + times[-1]) / 2) / (SAMPLES - 1)
+    points = [start + round(k * (fresh - room) / (SAMPLES - 1)) for k in range(SAMPLES)]
+    beside = Counter({Chunk(1, prompt_tokens): answering} if answering else {})
+    times = [seconds(beside + Counter([Chunk(room, at)])) for at in points]
+    return fresh / room * (sum(times) - (times[0] + times[-1]) / 2) / (SAMPLES - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvist.cost.device import Device
 from kvist.cost.interval import Interval
@@ -14,6 +15,9 @@ from kvist.planner.budget import Overheads
 from kvist.spec.format import F16, KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
+
+
+MOST_USERS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,8 @@ class Load:
             raise BadValue("context", self.context_tokens, "a count >= 1")
         if not 0 <= self.output_tokens <= self.context_tokens:
             raise BadValue("output", self.output_tokens, f"0 to the context of {self.context_tokens:,} tokens")
-        if self.users < 1:
-            raise BadValue("users", self.users, "a count >= 1")
+        if not 1 <= self.users <= MOST_USERS:
+            raise BadValue("users", self.users, f"a count from 1 to {MOST_USERS:,}")
         if not 0.0 <= self.hit_rate <= 1.0:
             raise BadValue("hit_rate", self.hit_rate, "a share from 0 to 1")
 
@@ -84,6 +88,9 @@ class Setup:
             raise BadValue("batched_tokens", self.batched_tokens, "a count >= 1")
         if self.sequences < 1:
             raise BadValue("sequences", self.sequences, "a count >= 1")
+        for name in ("draft_layers", "draft_tokens"):
+            if getattr(self, name) < 0:
+                raise BadValue(name, getattr(self, name), "a count >= 0")
 
     @property
     def replicas(self) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from kvist.cost.collective import traffic
 from kvist.cost.interval import Interval, loosest
 from kvist.cost.roofline import Seconds, StepCost, Traffic
-from kvist.cost.work import Chunk, ModelWork, Widths, Work
-from kvist.planner.schedule import Burst, burst
+from kvist.cost.work import Chunk, Chunks, ModelWork, Widths, Work
+from kvist.planner.schedule import Burst, StepSeconds, burst
 from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
@@ -43,23 +44,24 @@ class Timing:
             for i in range(self.place.pp)
         )
 
-    def works(self, chunks: Sequence[Chunk]) -> tuple[tuple[Work, Traffic], ...]:
+    def works(self, chunks: Chunks) -> tuple[tuple[Work, Traffic], ...]:
         """Work and traffic of each stage for one step."""
-        tokens = sum(c.new_tokens for c in chunks)
+        counted = chunks if isinstance(chunks, Mapping) else Counter(chunks)
+        tokens = sum(n * c.new_tokens for c, n in counted.items())
         bandwidth = self.link_bytes_per_s
         return tuple(
-            (stage.step(chunks), traffic(stage.spec, self.place, tokens, link_bytes_per_s=bandwidth))
+            (stage.step(counted), traffic(stage.spec, self.place, tokens, link_bytes_per_s=bandwidth))
             for stage in self.stages
         )
 
-    def step(self, chunks: Sequence[Chunk]) -> Interval:
+    def step(self, chunks: Chunks) -> Interval:
         """Seconds of one step through all stages, one after the other."""
         total = Interval.exactly(0.0)
         for work, wire in self.works(chunks):
             total = total + self.cost.step(work, wire)
         return total
 
-    def parts(self, chunks: Sequence[Chunk]) -> tuple[Seconds, ...]:
+    def parts(self, chunks: Chunks) -> tuple[Seconds, ...]:
         """Seconds by part, one entry for each stage."""
         return tuple(self.cost.parts(work, wire) for work, wire in self.works(chunks))
 
@@ -73,31 +75,27 @@ class Timing:
         With pipeline stages the batch is split into as many parts that follow each other where that is faster.
         """
         users = self.local(users)
-        whole = self.step([Chunk(1, context_tokens)] * users)
+        whole = self.step({Chunk(1, context_tokens): users})
         if self.place.pp == 1 or users < self.place.pp:
             return whole
-        part = [Chunk(1, context_tokens)] * ceil_div(users, self.place.pp)
+        part = {Chunk(1, context_tokens): ceil_div(users, self.place.pp)}
         slowest = max((self.cost.step(w, t) for w, t in self.works(part)), key=lambda s: s.best)
         piped = slowest.times(self.place.pp)
         return piped if piped.best < whole.best else whole
 
     def prefill(self, prompt_tokens: int, cached_tokens: int, answering: int, context_tokens: int) -> Interval:
         """Seconds to the first token of one prompt that arrives while ``answering`` sequences take their tokens."""
-        return self._each(
-            lambda seconds: (
-                burst(
-                    lambda chunks: seconds([*chunks, *[Chunk(1, context_tokens)] * answering]),
-                    1,
-                    prompt_tokens,
-                    cached_tokens,
-                    max(1, self.budget_tokens - answering),
-                ).mean_s
-            )
-        )
+        beside = Counter({Chunk(1, context_tokens): answering} if answering else {})
+        room = max(1, self.budget_tokens - answering)
+
+        def first_token(seconds: StepSeconds) -> float:
+            return burst(lambda chunks: seconds(beside + chunks), 1, prompt_tokens, cached_tokens, room).mean_s
+
+        return self._each(first_token)
 
     def bound_of_decode(self, users: int, context_tokens: int) -> str:
         """The largest part of a decode step and what limits it."""
-        parts = self.parts([Chunk(1, context_tokens)] * self.local(users))
+        parts = self.parts({Chunk(1, context_tokens): self.local(users)})
         return max(parts, key=lambda p: p.total_s).bound
 
     def bound_of_prefill(self, prompt_tokens: int, cached_tokens: int) -> str:
@@ -113,12 +111,12 @@ class Timing:
             lambda chunks: self.step(chunks).best, self.local(users), prompt_tokens, cached_tokens, self.budget_tokens
         )
 
-    def _each(self, ask: Callable[[Callable[[list[Chunk]], float]], float]) -> Interval:
+    def _each(self, ask: Callable[[StepSeconds], float]) -> Interval:
         """The same question asked with the low, the best and the high seconds of every step."""
-        seen: dict[tuple[Chunk, ...], Interval] = {}
+        seen: dict[frozenset[tuple[Chunk, int]], Interval] = {}
 
-        def step(chunks: list[Chunk]) -> Interval:
-            key = tuple(chunks)
+        def step(chunks: Counter[Chunk]) -> Interval:
+            key = frozenset(chunks.items())
             if key not in seen:
                 seen[key] = self.step(chunks)
             return seen[key]

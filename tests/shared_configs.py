@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "model_configs"
-CASES = Path(__file__).parents[3] / "shared" / "cases" / "capacity_cases.jsonl"
+CONFIGS = Path(__file__).parents[2] / "shared" / "data" / "model_configs"
+CASES = Path(__file__).parents[2] / "shared" / "cases" / "capacity_cases.jsonl"
 
 needs_shared = pytest.mark.skipif(not CONFIGS.is_dir(), reason=f"no shared configs at {CONFIGS}")
 
