@@ -25,7 +25,7 @@ from benchmarks.machine import describe, save
 from kvist.cost.measured import BUSY
 from kvist.lab.host import Load
 from kvist.lab.measure import Measurement
-from kvist.lab.points import POINTS
+from kvist.lab.points import POINTS, SHORT_TOKENS
 from kvist.lab.rig import Model, Rig
 from kvist.lab.yardsticks import read_bandwidth
 from kvist.planner.predict import predict
@@ -163,17 +163,15 @@ def options():
 def run(model, points, tokens, console):
     """Rounds of the measurement, and between them the grid, a format at a time."""
     formats = list(dict.fromkeys(f for f, _, _ in points))
-    rounds = 2 + 1 + len(formats)
-    weight = sum(c * b for _, c, b in points) + 2 * sum(p.tokens for p in POINTS)
     rows = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring the machine", total=weight)
+        task = bar.add_task("", total=sum(c * b for _, c, b in points) + sum(p.tokens for p in POINTS))
         say = lambda done, total, what: bar.update(task, description=f"machine, {what}")  # noqa: E731
-        lab = Measurement(model, on_point=say, rounds=rounds)
+        lab = Measurement(model, on_point=say)
         lab.cold()
         bar.advance(task, sum(p.tokens for p in lab.points))
-        lab.warm()
-        for i, fmt in enumerate(formats):
+        for fmt in formats:
+            lab.warm()
             mine = [p for p in points if p[0] == fmt]
             side = Side(model, fmt, mine)
             for _, context, batch in mine:
@@ -181,9 +179,7 @@ def run(model, points, tokens, console):
                 rows.append(measure_point(side, context, batch, tokens))
                 bar.advance(task, context * batch)
             del side
-            if i == 0:
-                lab.cold()
-                bar.advance(task, sum(p.tokens for p in lab.points))
+            lab.cold(SHORT_TOKENS)
             lab.warm()
         machine = lab.machine()
     return machine, rows

@@ -295,3 +295,64 @@ def test_text_after_a_progress_bar_counts():
 def test_every_shared_log_names_its_source():
     for path in LOGS.glob("*.log"):
         assert path.read_text(encoding="utf-8").startswith("# Numbers: "), path.name
+
+
+SINGLE = [
+    ("INFO [config.py:1] gpu_memory_utilization       0.90", {"utilization": 0.9}, {}),
+    ("reserved 4.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes config", {}, {"kv_available": 4.0}),
+    ("INFO 07-02 [model.py:1727] Using max model len 262144", {"max_model_tokens": 262_144}, {}),
+    ("WARNING [kv_cache_utils.py:1208] Add 3 padding layers, may waste at most 6.25% KV cache memory",
+     {"padding_layers": 3}, {}),
+    ("INFO [cache.py:280] Using fp8 data type to store kv cache. It reduces", {"kv_dtype": "fp8"}, {}),
+    ("Using DeepSeek's fp8_ds_mla KV cache format.", {"kv_dtype": "fp8_ds_mla"}, {}),
+    ("INFO [vllm.py:1006] Asynchronous scheduling is enabled.", {"async_scheduling": True}, {}),
+    ("Encoder cache will be initialized with a budget of 65536 tokens, and profiled", {"encoder_tokens": 65_536}, {}),
+    ("[2025-03-08 12:29:29 TP0] max_total_num_tokens=46611, chunked_prefill_size=-1, max_prefill_tokens=16384",
+     {"chunked_prefill": False}, {"pool_tokens": 46_611}),
+    ("[x TP0] max_total_num_tokens=46611, chunked_prefill_size=512, x", {"batched_tokens": 512}, {}),
+    ("[2026-02-27 17:10:28 TP0] Using KV cache dtype: torch.bfloat16", {"kv_dtype": "torch.bfloat16"}, {}),
+    ("llama_kv_cache_unified: kv_size = 4096, type_k = 'q8_0', type_v = 'f16', n_layer = 32, can_shift = 1",
+     {"kv_size": 4096, "type_k": "q8_0", "type_v": "f16", "kv_dtype": "q8_0/f16"}, {}),
+    ("0.00.302.568 I cmn  common_param:   - CUDA0   : NVIDIA GeForce RTX 5060 Ti (15849 MiB, 15712 MiB free)", {},
+     {"total": 15_849 / 1024, "free": 15_712 / 1024}),
+    ("llama_memory_breakdown_print: |   - CUDA0 (RTX 5090)   | 32606 = 1057 + (29365 = 28609 +     397 +     358) +"
+     "        2183 |", {}, {"total": 32_606 / 1024, "model_total": 28_609 / 1024, "context": 397 / 1024,
+                            "compute": 358 / 1024, "unaccounted": 2183 / 1024}),
+    ("llama_context: pipeline parallelism enabled (n_copies=4)", {"copies": 4}, {}),
+    ("llama_kv_cache_iswa: creating non-SWA KV cache, size = 8192 cells", {"full_cells": 8192}, {}),
+    ("llama_kv_cache_iswa: creating     SWA KV cache, size = 1536 cells", {"window_cells": 1536}, {}),
+    ("[TRT-LLM] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 14.96 GiB", {},
+     {"weights": 14.96}),
+    ("[MemUsageChange] Allocated 614.03 MiB for execution context memory.", {}, {"activation": 614.03 / 1024}),
+    ("[TensorRT-LLM][INFO] [MemUsageChange] Allocated 4.35 GB GPU memory for decoder.", {}, {"decoder": 4.35}),
+]  # fmt: skip
+ANCHORS = {
+    "vllm": "GPU KV cache size: 16 tokens", "sglang": "[x TP0] Load weight begin. avail mem=9.00 GB",
+    "llama.cpp": "x: KV self size = 1.00 MiB, K (f16): 0.50 MiB",
+    "tensorrt-llm": "Number of blocks in KV cache primary pool: 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line,settings,terms", SINGLE, ids=[line[:40] for line, _, _ in SINGLE])
+def test_one_line(line, settings, terms):
+    """Each line beside one that says whose log it is: exactly one engine reads it as meant."""
+    found = [parse_log(f"{line}\n{anchor}", engine) for engine, anchor in ANCHORS.items()]
+    right = [
+        f for f in found
+        if settings.items() <= f.settings.items()
+        and all(t is not None and t.value == pytest.approx(v * GIB if t.unit == "bytes" else v)
+                for t, v in ((f.last(name), v) for name, v in terms.items()))
+    ]  # fmt: skip
+    assert len(right) == 1
+
+
+@pytest.mark.parametrize("line,version", [
+    ("(APIServer pid=1) INFO [api_utils.py:339]  ▄▄ █  version 0.23.1rc1.dev531+ga65f93fb2",
+     "0.23.1rc1.dev531+ga65f93fb2"),
+    ("Initializing a V1 LLM engine (v0.14.1) with config: model='x'", "0.14.1"),
+    ("sglang==0.5.9", "0.5.9"), ("sglang version: 0.4.6", "0.4.6"), ("sglang[all]==0.5.1.post3", "0.5.1.post3"),
+    ("build: 4823 (564747bea) with cc", "4823"),
+    ("TensorRT-LLM Version:   0.12.0.dev2024073000", "0.12.0.dev2024073000"),
+])  # fmt: skip
+def test_versions(line, version):
+    assert version in {parse_log(f"{line}\n{anchor}", engine).version for engine, anchor in ANCHORS.items()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from toy_setup import CARD, DENSE, STATES, WINDOWS, latents, setup, use_toy_engine
+from toy_setup import CARD, DENSE, STATES, WINDOWS, latents, setup, spec, use_toy_engine
 
 from kvist.errors import BadValue
 from kvist.planner.hit_rate import hit_rate_curve
@@ -16,6 +16,7 @@ from kvist.planner.setup import Load
 from kvist.planner.split import arrival_rate, balance, landed_bytes, ship, shipped_bytes
 from kvist.planner.tiers import NVME, Tier, usual_tiers
 from kvist.spec.format import KVFormat
+from kvist.spec.layer import Full, Recurrent, Window
 from kvist.spec.place import Placement
 
 FP8, INT4 = KVFormat.planned("fp8"), KVFormat.planned("int4")
@@ -186,6 +187,25 @@ def test_a_transfer_hides_behind_equal_layers():
     assert slow.exposed_s == pytest.approx(slow.transfer_s.best - slow.prefill_s.best * 7 / 8, rel=1e-6)
     assert found.transfer_s.best == pytest.approx(1e-3 + found.bytes / 1e9)
     assert found.share == pytest.approx(found.transfer_s.best / found.prefill_s.best)
+
+
+UNEVEN = [
+    (Full(), Full(), Window(16), Window(16)),
+    (Window(16), Full()),
+    (Full(), Window(16)),
+    (Recurrent("toy", 4096), Full()),
+]
+
+
+@pytest.mark.parametrize("mixers", UNEVEN, ids=lambda m: " ".join(type(x).__name__ for x in m))
+def test_the_hiding_rate_leaves_the_last_layer_and_no_less_would(mixers):
+    s = setup(spec(*mixers))
+    need = ship(s, LOAD, FAST).hide_bytes_per_s
+    held = [x.kv_bytes(8192, s.kv_format) + 4 * x.state_elements for x in s.spec.layers]
+    for rate in (need, 3 * need, 0.9 * need):
+        found = ship(s, LOAD, Tier.given("t", rate))
+        last = found.bytes * held[-1] / sum(held) / rate
+        assert found.exposed_s == pytest.approx(last, rel=1e-6) if rate >= need else found.exposed_s > last * 1.0001
 
 
 @given(st.floats(1e5, 1e9), st.sampled_from([DENSE, WINDOWS, STATES]))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _COLOURS: Final = {"agrees": "green", "differs": "yellow", "read": "dim"}
 _UNKNOWN: Final = "-"
 _WIDE: Final = 120
+_NARROW: Final = 78
 _LABELS: Final = {
     "kv": "cache", "k": "cache, keys", "v": "cache, values", "state": "states", "s": "states, S", "r": "states, R",
     "ssm": "states", "conv": "states, filters", "kv_cells": "cells", "kv_available": "available to the cache",
@@ -58,15 +59,15 @@ def _headline(d: Diagnosis) -> RenderableType:
 
 
 def _rows(d: Diagnosis, width: int) -> RenderableType:
-    """Where there is room, the line of the log and the sum behind a prediction stand beside it."""
+    """Where there is room, the ends of a prediction, the line of the log and the sum it came from stand beside it."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    wide = width >= _WIDE
+    wide, ends_fit = width >= _WIDE, width >= _NARROW
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("term", overflow="fold", min_width=14)
-    for name in (*(("line",) if wide else ()), "printed", "predicted", "low - high", "off"):
+    for name in (*["line"] * wide, "printed", "predicted", *["low - high"] * ends_fit, "off"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("known", no_wrap=True)
@@ -77,9 +78,9 @@ def _rows(d: Diagnosis, width: int) -> RenderableType:
         best = _number(guess.best, r.unit) if guess else _UNKNOWN
         ends = _span(guess.low, guess.high, r.unit) if guess and guess.low < guess.high else ""
         off = "" if r.percent is None else f"{r.percent:+.2f} %"
-        cells = [escape(_name(r)), *([str(r.line)] if wide else []), escape(r.text), best, ends, off]
+        cells = [escape(_name(r)), *[str(r.line)] * wide, escape(r.text), best, *[ends] * ends_fit, off]
         verdict, tag = f"[{_COLOURS[r.verdict]}]{r.verdict}[/]", guess.tag if guess else ""
-        table.add_row(*cells, verdict, tag, *([escape(r.how)] if wide else []))
+        table.add_row(*cells, verdict, tag, *[escape(r.how)] * wide)
     return table
 
 

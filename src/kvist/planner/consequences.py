@@ -39,7 +39,7 @@ def decode_works(plan: Plan) -> tuple[Work, ...]:
     timing, load = timing_of(plan.setup), plan.load
     middle = max(1, load.context_tokens - load.output_tokens // 2)
     users = timing.local(ceil_div(load.users, plan.setup.place.dp))
-    return tuple(work for work, _ in timing.works([Chunk(1, middle)] * users))
+    return tuple(work for work, _ in timing.works({Chunk(1, middle): users}))
 
 
 def _weights_read(plan: Plan) -> float:

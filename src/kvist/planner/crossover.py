@@ -50,7 +50,7 @@ def decode_turns(setup: Setup, users: int = 1) -> Turn:
     batch = timing.local(ceil_div(users, setup.place.dp))
 
     def read(n: int) -> _Bytes:
-        works = [work for work, _ in timing.works([Chunk(1, n)] * batch)]
+        works = [work for work, _ in timing.works({Chunk(1, n): batch})]
         return _Bytes(
             sum(w.weight_bytes + w.head_bytes for w in works),
             sum(w.kv_read_bytes for w in works),
@@ -162,7 +162,7 @@ def _batch(setup: Setup, context_tokens: int, *, attention: bool) -> Turn:
     timing = timing_of(setup)
 
     def turned(batch: int) -> bool:
-        sides = [_sides(p, attention) for p in timing.parts([Chunk(1, context_tokens)] * batch)]
+        sides = [_sides(p, attention) for p in timing.parts({Chunk(1, context_tokens): batch})]
         return sum(s[0] for s in sides) >= sum(s[1] for s in sides)
 
     what = f"a decode step at {context_tokens:,} tokens" if attention else "the linear layers of a decode step"
@@ -170,7 +170,7 @@ def _batch(setup: Setup, context_tokens: int, *, attention: bool) -> Turn:
         return Turn(None, "users", "bytes", "arithmetic", f"{what}: never, {_why_bytes(timing, context_tokens)}")
     batch = first_yes(turned, 0, MANY_USERS)
     users = (batch - 1) * setup.replicas + 1
-    parts = timing.parts([Chunk(1, context_tokens)] * batch)
+    parts = timing.parts({Chunk(1, context_tokens): batch})
     arithmetic, read = (sum(_sides(p, attention)[i] for p in parts) for i in (0, 1))
     said = (
         f"{what}: with {users:,} users, {batch:,} on a rank, parts bound by arithmetic take "
@@ -190,7 +190,7 @@ def _sides(parts: Seconds, attention: bool) -> tuple[float, float]:
 
 def _why_bytes(timing: Timing, context_tokens: int) -> str:
     """What one more user adds to a batch that is already large."""
-    parts = timing.parts([Chunk(1, context_tokens)] * MANY_USERS)
+    parts = timing.parts({Chunk(1, context_tokens): MANY_USERS})
     linear, read = (sum(getattr(p, name) for p in parts) / MANY_USERS for name in ("linear_s", "attention_s"))
     if parts[0].linear_bound != "compute":
         return f"even {MANY_USERS:,} users on a rank do not pay for reading the weights"

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from kvist.errors import BadValue
 from kvist.planner.fleet import smallest_devices
 from kvist.planner.plan import Plan, budgets_of, plan, request_bytes_of, users_that_fit, verdict_of
 from kvist.planner.plan import longest_context as context_that_fits
-from kvist.planner.setup import Load, Setup
+from kvist.planner.setup import MOST_USERS, Load, Setup
 from kvist.planner.slo import Slo
 from kvist.planner.turns import first_yes
 from kvist.spec.format import KVFormat
@@ -28,8 +27,6 @@ __all__ = [
     "smallest_devices",
     "widest_format",
 ]
-
-MANY_USERS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +75,9 @@ def _users_in_memory(setup: Setup, load: Load) -> tuple[int, str, str]:
     def refused(n: int) -> bool:
         return not verdict_of(setup, replace(load, users=n), budget, own, shared, (fit, fit, fit)).fits
 
-    if not refused(MANY_USERS):
-        return MANY_USERS, "nothing", f"{MANY_USERS:,} users hold no more than {format_bytes(shared)} together"
-    more = first_yes(refused, 0, MANY_USERS)
+    if not refused(MOST_USERS):
+        return MOST_USERS, "nothing", f"{MOST_USERS:,} users hold no more than {format_bytes(shared)} together"
+    more = first_yes(refused, 0, MOST_USERS)
     verdict = verdict_of(setup, replace(load, users=more), budget, own, shared, (fit, fit, fit))
     if verdict.broken != "cache":
         return 0, verdict.broken, verdict.sentence
