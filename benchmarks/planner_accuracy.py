@@ -188,7 +188,7 @@ def run(model, points, tokens, console):
 def main() -> None:
     a, points = options()
     torch.set_num_threads(a.threads)
-    console, start = Console(), time.perf_counter()
+    console, start = Console(width=None if sys.stdout.isatty() else 130), time.perf_counter()
     record = {"machine": describe(" ".join(["python -m benchmarks.planner_accuracy", *sys.argv[1:]]))}
     load = Load.start()
     model = Model.load(None, "f32")

@@ -116,3 +116,21 @@ def test_intensity_grows_with_the_batch():
     assert [model.step([Chunk(1, 10)] * n).intensity for n in (1, 8, 64)] == sorted(
         model.step([Chunk(1, 10)] * n).intensity for n in (1, 8, 64)
     )
+
+
+def test_an_indexers_keys_are_all_read():
+    sparse = layer(Full(index_dim=4), attention=Attention(top_rows=16, index_heads=2))
+    assert work(sparse).step([Chunk(1, 999)]).kv_read_bytes == 16 * 64 + 1000 * 8 * sparse.kv_heads
+
+
+def test_where_attention_is_whole_the_rest_sees_every_ranks_tokens():
+    moe = layer(ffn=Ffn(0, experts=64, active=2, expert_width=16, shared_width=8))
+    alone, four = work(moe), work(moe, ffn_ranks=4, expert_ranks=4, expert_share=0.25)
+    assert four.expert_elements(8) == pytest.approx(work(moe, expert_share=0.25).expert_elements(32))
+    more = four.step([Chunk(8)]).linear_flops - alone.step([Chunk(8)]).linear_flops
+    assert more == 2 * 8 * 3 * alone.ffn_elements
+
+
+def test_chunks_may_be_counted():
+    model = work(layer())
+    assert model.step({Chunk(1, 50): 3, Chunk(9, 0): 1}) == model.step([Chunk(1, 50), Chunk(9, 0), *[Chunk(1, 50)] * 2])

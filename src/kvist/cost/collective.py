@@ -15,8 +15,12 @@ from kvist.spec.place import Placement
 def traffic(
     rank: ModelSpec, place: Placement, tokens: int, *, link_bytes_per_s: float, element_bytes: float = 2.0
 ) -> Traffic:
-    """Traffic of one rank (its stage's layers in ``rank``) in a step of ``tokens``."""
+    """Traffic of one rank (its stage's layers in ``rank``) in a step of ``tokens``.
+
+    Where attention is whole, the feed-forward part gathers the tokens of all ranks of the group and scatters them back.
+    """
     row = rank.hidden * element_bytes * tokens
+    everyone = row * place.sequence_ranks
     bytes_, messages = 0.0, 0
     for layer in rank.layers:
         if place.attention_tp > 1 and not isinstance(layer.mixer, NoMixer):
@@ -28,7 +32,7 @@ def traffic(
             bytes_ += 2 * row * layer.ffn.active * (place.ep - 1) / place.ep / place.tp
             messages += 2
         elif place.tp > 1:
-            bytes_ += 2 * (place.tp - 1) / place.tp * row
+            bytes_ += 2 * (place.tp - 1) / place.tp * everyone
             messages += 1
     if place.cp > 1:  # partial outputs and their log-sum-exp are gathered over the ranks that split the rows
         heads = sum(layer.q_heads * (layer.value_dim + 1) for layer in rank.layers if layer.owns_cache)

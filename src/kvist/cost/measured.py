@@ -117,7 +117,9 @@ class MeasuredMachine:
     def caveats(self) -> tuple[str, ...]:
         """Sentences that belong beside every number from this record."""
         busy = self.origin.others > BUSY
-        said = f"measured while other processes took {self.origin.others:.0%} of the processor: measure again when quiet"
+        said = (
+            f"measured while other processes took {self.origin.others:.0%} of the processor: measure again when quiet"
+        )
         return (said, *self.notes) if busy else self.notes
 
     def fits_here(self, cpu: str, threads: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvist.spec.format import KVFormat
@@ -102,6 +102,8 @@ class ModelWork:
 
     ``spec`` is the rank's own (see ``spec.shard``); ``head_elements`` its part of the head, ``expert_share`` the part
     of a token's active experts that live on this rank (1 / ep), ``cp`` over how many ranks a sequence's rows are dealt.
+    The feed-forward part sees the tokens of ``ffn_ranks`` ranks, routed experts those of ``expert_ranks``: more than
+    one where attention is kept whole, or where experts are dealt out over replicas.
     """
 
     spec: ModelSpec
@@ -110,6 +112,8 @@ class ModelWork:
     head_elements: int | None = None
     expert_share: float = 1.0
     cp: int = 1
+    ffn_ranks: int = 1
+    expert_ranks: int = 1
     state_element_bytes: int = 4
 
     @cached_property
@@ -117,7 +121,12 @@ class ModelWork:
         """Weights that every token passes, head and embedding apart."""
         hidden = self.spec.hidden
         mixers = sum(mixer_elements(x, hidden) + norm_elements(x, hidden) for x in self.spec.layers)
-        return mixers + sum(x.ffn.dense_elements(hidden) for x in self.spec.layers if x.ffn is not None)
+        return mixers + self.ffn_elements
+
+    @cached_property
+    def ffn_elements(self) -> int:
+        """Those of them in feed-forward parts: MLPs, shared experts, routers."""
+        return sum(x.ffn.dense_elements(self.spec.hidden) for x in self.spec.layers if x.ffn is not None)
 
     @cached_property
     def _mixtures(self) -> tuple[_Experts, ...]:
@@ -154,7 +163,8 @@ class ModelWork:
         return self.spec.vocab * self.spec.hidden if self.head_elements is None else self.head_elements
 
     def expert_elements(self, tokens: int) -> float:
-        """Expert weights that a step of ``tokens`` is expected to read on this rank."""
+        """Expert weights that are expected to be read on this rank when every rank's step has ``tokens``."""
+        tokens *= self.expert_ranks
         return sum(m.layers * m.expected(tokens, self.expert_share) * m.elements for m in self._mixtures)
 
     def step(self, chunks: Chunks) -> Work:
@@ -167,14 +177,15 @@ class ModelWork:
         for c, n in counted.items():
             f, r = self._attention(c)
             flops, read = flops + n * f, read + n * r
-        expert_flops = sum(m.layers * m.active * m.elements for m in self._mixtures) * self.expert_share
+        share = self.expert_share * self.expert_ranks
+        experts = sum(m.layers * m.active * m.elements for m in self._mixtures) * share
         state = self.spec.state_elements
         hidden, w = self.spec.hidden, self.widths
         return Work(
             tokens=tokens,
             sequences=sequences,
             rows=rows,
-            linear_flops=2.0 * tokens * (self.dense_elements + expert_flops),
+            linear_flops=2.0 * tokens * (self.dense_elements + (self.ffn_ranks - 1) * self.ffn_elements + experts),
             weight_bytes=self.dense_elements * w.dense + self.expert_elements(tokens) * w.expert,
             head_flops=2.0 * rows * self.head_size,
             head_bytes=self.head_size * w.head if rows else 0.0,
@@ -204,10 +215,18 @@ class ModelWork:
         for layer, parts, n in self._alike:
             absorbed = layer.attention_flops(c.new_tokens, end)
             flops += n * min(absorbed, _expanded_flops(layer, c.new_tokens, end) or absorbed)
-            read += n * sum(
-                rows_touched(layer, part, c.cached_tokens, end) * part.row_bytes(self.fmt) for part in parts
-            )
+            read += n * sum(_read_bytes(layer, part, c.cached_tokens, end, self.fmt) for part in parts)
         return flops, read
+
+
+def _read_bytes(layer: LayerSpec, part: CachePart, start: int, end: int, fmt: KVFormat) -> int:
+    """Bytes of one part that queries at ``[start, end)`` read. An indexer's keys are read whole, to find the best."""
+    rows, index = rows_touched(layer, part, start, end), [r for r in part.rows if r.name == "index"]
+    if not (index and layer.attention.top_rows):
+        return rows * part.row_bytes(fmt)
+    key = replace(part, rows=tuple(index)).row_bytes(fmt)
+    whole = replace(layer, attention=replace(layer.attention, top_rows=0))
+    return rows * (part.row_bytes(fmt) - key) + rows_touched(whole, part, start, end) * key
 
 
 def rows_touched(layer: LayerSpec, part: CachePart, start: int, end: int) -> int:

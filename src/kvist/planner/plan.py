@@ -127,11 +127,13 @@ def timing_of(setup: Setup) -> Timing:
 
 
 def request_bytes_of(setup: Setup, load: Load) -> tuple[int, int]:
-    """Bytes of one rank that a user holds alone, and that all users of a rank share through the prefix tree."""
+    """Bytes of one rank that a user holds alone, and that all users of a rank share through the prefix tree.
+
+    Windows and recurrent state are each user's own, whatever is shared.
+    """
     engine, run = engine_named(setup.engine), run_of(setup, load.context_tokens)
-    whole = engine.request_bytes(run, load.context_tokens)
-    shared = engine.request_bytes(run, load.cached_tokens) if load.cached_tokens else 0
-    return max(0, whole - shared), shared
+    own = engine.request_bytes(run, load.context_tokens - load.cached_tokens)
+    return own, engine.request_bytes(run, load.cached_tokens) if load.cached_tokens else 0
 
 
 def users_that_fit(available: float, own_bytes: int, shared_bytes: int, replicas: int) -> int:

@@ -16,7 +16,6 @@ from kvist.spec.format import F16, KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 
-
 MOST_USERS: Final = 1_000_000
 
 

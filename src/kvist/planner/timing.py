@@ -36,12 +36,19 @@ class Timing:
         """The arithmetic of one rank of each pipeline stage."""
         head = ceil_div(self.spec.vocab, self.place.tp) * self.spec.hidden
         last = self.place.pp - 1
-        share = 1 / self.place.ep
+        place = self.place
         return tuple(
             ModelWork(
-                shard(self.spec, self.place, i), self.fmt, self.widths, head if i == last else 0, share, self.place.cp
+                shard(self.spec, place, i),
+                self.fmt,
+                self.widths,
+                head_elements=head if i == last else 0,
+                expert_share=1 / place.ep,
+                cp=place.cp,
+                ffn_ranks=place.sequence_ranks,
+                expert_ranks=place.sequence_ranks * max(1, place.ep // place.tp),
             )
-            for i in range(self.place.pp)
+            for i in range(place.pp)
         )
 
     def works(self, chunks: Chunks) -> tuple[tuple[Work, Traffic], ...]:
