@@ -87,7 +87,7 @@ def own(path: Path) -> float | None:
 
 def printed(cases: Path, folder: Path) -> dict[str, float]:
     """Configs whose sum an engine's own log confirms, by the replay of known cases: config name -> error in percent."""
-    from kvist.planner.check import check_cases, load_cases
+    from kvist.planner.check.replay import check_cases, load_cases
 
     found: dict[str, float] = {}
     for row in check_cases(load_cases(cases), folder).rows:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from kvist.planner.catalogue import Entry, Evidence, names, spec_named
-from kvist.planner.weights import WeightFormat, assumed_weights
+from kvist.planner.models.catalogue import Entry, Evidence, names, spec_named
+from kvist.planner.weights.facts import WeightFormat, assumed_weights
 from kvist.spec.format import BF16, KVFormat
 from kvist.spec.layer import LayerSpec
 from kvist.spec.weights import weight_elements

@@ -64,7 +64,7 @@ def option_table() -> str:
 
 def plan_option_table() -> str:
     """Every option of the planner."""
-    from kvist.cli.plan_options import PLAN
+    from kvist.cli.plan.options import PLAN
 
     return _options(PLAN)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from kvist.planner.catalogue import DATA, FORMAT  # noqa: E402
-from kvist.planner.towers import tower_elements  # noqa: E402
-from kvist.planner.weights import weight_format_of  # noqa: E402
+from kvist.planner.models.catalogue import DATA, FORMAT  # noqa: E402
+from kvist.planner.models.towers import tower_elements  # noqa: E402
+from kvist.planner.weights.facts import weight_format_of  # noqa: E402
 from kvist.spec.hf import read_config, read_shape  # noqa: E402
 from kvist.spec.model import ModelSpec  # noqa: E402
 from kvist.spec.pack import pack, unpack  # noqa: E402

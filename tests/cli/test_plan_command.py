@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvist.cli import plan_options
 from kvist.cli.main import app
 from kvist.cli.options import EVERY, resolve
+from kvist.cli.plan import options as plan_options
 from kvist.errors import BadValue, KvistError, UsageError
 from kvist.planner.report import SCHEMA
 
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_drawn_and_exits_1(forty):
 @pytest.mark.parametrize("users,colour", [(10, "bold green"), (41, "bold yellow"), (400, "bold red")])
 def test_the_verdicts_colour_says_how_sure_it_is(forty, users, colour):
     import kvist
-    from kvist.cli.plan_view import verdict
+    from kvist.cli.plan.view import verdict
 
     plan = kvist.plan(forty, device="H100", context=8192, users=users, online=False)
     assert (plan.verdict.fits, plan.verdict.sure) == {10: (True, True), 41: (True, False), 400: (False, False)}[users]
@@ -304,7 +304,7 @@ def test_drawings_that_cannot_be(forty, tmp_path, monkeypatch):
 
 def test_catalogues_are_listed():
     from kvist.cost.catalogue import known_devices
-    from kvist.planner.catalogue import names
+    from kvist.planner.models.catalogue import names
 
     assert "H100 SXM" in run("--devices")
     assert [d["name"] for d in json.loads(run("--devices", "--json"))["devices"]] == list(known_devices())

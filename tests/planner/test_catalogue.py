@@ -9,15 +9,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 
-from shared_configs import config, needs_shared
-
 from kvist.errors import BadValue, CorruptFile
-from kvist.planner import catalogue
-from kvist.planner.catalogue import candidates, names, nearest, rows_of, same_model, spec_named
-from kvist.planner.weights import WeightFormat, assumed_weights
+from kvist.planner.models import catalogue
+from kvist.planner.models.catalogue import candidates, names, nearest, rows_of, same_model, spec_named
+from kvist.planner.weights.facts import WeightFormat, assumed_weights
 from kvist.spec.format import BF16, KVFormat
 from kvist.spec.hf import read_config
 from kvist.spec.weights import weight_elements
+from shared_configs import config, needs_shared
 
 HALF = KVFormat(BF16, BF16)
 
@@ -150,7 +149,7 @@ def test_data_is_one_model_a_line_and_no_config_text():
 def test_one_lookup_is_quick():
     """Parsing the file, finding a name and building its spec, in a fresh process: 30 ms of CPU, without imports."""
     code = (
-        "import time; from kvist.planner.catalogue import spec_named; t = time.process_time(); "
+        "import time; from kvist.planner.models.catalogue import spec_named; t = time.process_time(); "
         "spec_named('qwen3-235b-a22b'); print(time.process_time() - t)"
     )
     seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from engine_kit import CASES, CONFIGS, layer, model, needs_shared
 
-from kvist.cli.check_table import render
+from kvist.cli.plan.check_table import render
 from kvist.errors import BadValue, CorruptFile
-from kvist.planner.check import check_cases, load_cases
-from kvist.planner.check_case import Case, number
-from kvist.planner.check_models import Models, name_of
-from kvist.planner.check_quantity import quantity
-from kvist.planner.check_words import Words
+from kvist.planner.check.case import Case, number
+from kvist.planner.check.models import Models, name_of
+from kvist.planner.check.quantity import quantity
+from kvist.planner.check.replay import check_cases, load_cases
+from kvist.planner.check.words import Words
 
 REAL = Path(__file__).with_name("real_cases.jsonl")
 PASSES = ("exact", "budget", "within rounding", "one rank of N shown")

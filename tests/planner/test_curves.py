@@ -3,7 +3,7 @@
 import pytest
 from hand_plans import DEVICE, FORTY, hand_plan
 
-from kvist.planner.curves import latency_curve, memory_curve, roofline_points
+from kvist.planner.decide.curves import latency_curve, memory_curve, roofline_points
 
 
 def test_memory_goes_through_the_plan_and_ends_at_the_models_context():

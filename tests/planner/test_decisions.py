@@ -22,11 +22,11 @@ from toy_setup import (
 from kvist.cost.roofline import BEST
 from kvist.cost.work import Chunk, ModelWork
 from kvist.errors import BadValue
-from kvist.planner.crossover import batch_turns, decode_turns, linear_batch_turns, prefill_turns
-from kvist.planner.no_cache import rows
+from kvist.planner.decide.crossover import batch_turns, decode_turns, linear_batch_turns, prefill_turns
+from kvist.planner.decide.no_cache import rows
+from kvist.planner.decide.prompt import PromptClock
+from kvist.planner.decide.turns import first_yes, last_no
 from kvist.planner.plan import timing_of
-from kvist.planner.prompt import PromptClock
-from kvist.planner.turns import first_yes, last_no
 from kvist.spec.ffn import Ffn
 from kvist.spec.format import BF16, KVFormat
 from kvist.spec.place import Placement

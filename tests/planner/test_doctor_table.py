@@ -6,7 +6,7 @@ import pytest
 from doctor_kit import LLAMA_8B, QWEN_235B, diagnosed, log, tokens, vllm
 from rich.console import Console
 
-from kvist.cli.doctor_table import render
+from kvist.cli.plan.doctor_table import render
 
 
 def drawn(source, spec=None, width=150):

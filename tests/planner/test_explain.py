@@ -7,9 +7,9 @@ import pytest
 from engine_kit import CONFIGS, needs_shared
 from hand_plans import FORTY, LATENT, WINDOWED, hand_plan
 
-from kvist.planner.derivation import Section
-from kvist.planner.explain import LENGTHS, cache_or_none, derivation
-from kvist.planner.explain_cache import heads, per_token, rank_spec, ratio_text, sequence
+from kvist.planner.explain.cache import heads, per_token, rank_spec, ratio_text, sequence
+from kvist.planner.explain.derivation import Section
+from kvist.planner.explain.derive import LENGTHS, cache_or_none, derivation
 from kvist.planner.report import need_bytes
 from kvist.spec.format import F16, KVFormat
 from kvist.spec.hf import read_config

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 from gguf_maker import KEYS, blocks, build
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_configs import CONFIGS, LLAMA, config, needs_shared
 
 from kvist.errors import BadValue, KvistError, MissingField, ModelError
-from kvist.planner.find_model import find
-from kvist.planner.hub import cache_folder, cached_snapshot, is_id
+from kvist.planner.models.find import find
+from kvist.planner.models.hub import cache_folder, cached_snapshot, is_id
+from shared_configs import CONFIGS, LLAMA, config, needs_shared
 
 UNUSUAL = LLAMA | {"num_hidden_layers": 7}
 

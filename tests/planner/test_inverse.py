@@ -10,16 +10,13 @@ from toy_setup import CARD, DENSE, STATES, latents, setup, spec, use_toy_engine
 from kvist.cost.interval import Interval
 from kvist.cost.work import Widths
 from kvist.errors import BadValue
-from kvist.planner.advice import advise, what_binds
 from kvist.planner.budget import Overheads
-from kvist.planner.compare import compare
-from kvist.planner.fleet import places
-from kvist.planner.inverse import Slo, longest_context, most_users, smallest_devices, widest_format
-from kvist.planner.plan import plan
-from kvist.planner.schedule import burst
-from kvist.planner.setup import Load
-from kvist.planner.tiers import Tier
-from kvist.planner.variants import (
+from kvist.planner.decide.advice import advise, what_binds
+from kvist.planner.decide.compare import compare
+from kvist.planner.decide.fleet import places
+from kvist.planner.decide.inverse import Slo, longest_context, most_users, smallest_devices, widest_format
+from kvist.planner.decide.tiers import Tier
+from kvist.planner.decide.variants import (
     Changed,
     Offloaded,
     SharedPrefix,
@@ -30,6 +27,9 @@ from kvist.planner.variants import (
     usual_variants,
     wider_places,
 )
+from kvist.planner.plan import plan
+from kvist.planner.schedule import burst
+from kvist.planner.setup import Load
 from kvist.spec.format import KVFormat
 from kvist.spec.place import Placement
 

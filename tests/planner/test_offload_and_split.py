@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from toy_setup import CARD, DENSE, STATES, WINDOWS, latents, setup, spec, use_toy_engine
 
 from kvist.errors import BadValue
-from kvist.planner.hit_rate import hit_rate_curve
-from kvist.planner.offload import crossover, decide, resting_bytes, table
+from kvist.planner.decide.hit_rate import hit_rate_curve
+from kvist.planner.decide.offload import crossover, decide, resting_bytes, table
+from kvist.planner.decide.prompt import PromptClock
+from kvist.planner.decide.split import arrival_rate, balance, landed_bytes, ship, shipped_bytes
+from kvist.planner.decide.tiers import NVME, Tier, usual_tiers
 from kvist.planner.plan import plan, timing_of
-from kvist.planner.prompt import PromptClock
 from kvist.planner.setup import Load
-from kvist.planner.split import arrival_rate, balance, landed_bytes, ship, shipped_bytes
-from kvist.planner.tiers import NVME, Tier, usual_tiers
 from kvist.spec.format import KVFormat
 from kvist.spec.layer import Full, Recurrent, Window
 from kvist.spec.place import Placement

@@ -7,17 +7,17 @@ import pytest
 from kvist.cost.device import Device
 from kvist.cost.interval import Interval
 from kvist.cost.roofline import Roofline
-from kvist.planner.advice import advise
-from kvist.planner.compare import compare
-from kvist.planner.crossover import decode_turns, prefill_turns
-from kvist.planner.inverse import longest_context, most_users
-from kvist.planner.offload import crossover, resting_bytes, table
+from kvist.planner.decide.advice import advise
+from kvist.planner.decide.compare import compare
+from kvist.planner.decide.crossover import decode_turns, prefill_turns
+from kvist.planner.decide.inverse import longest_context, most_users
+from kvist.planner.decide.offload import crossover, resting_bytes, table
+from kvist.planner.decide.prompt import PromptClock
+from kvist.planner.decide.split import landed_bytes, ship, shipped_bytes
+from kvist.planner.decide.tiers import NETWORK, usual_tiers
+from kvist.planner.decide.variants import usual_variants
 from kvist.planner.plan import plan
-from kvist.planner.prompt import PromptClock
 from kvist.planner.setup import Load, Setup
-from kvist.planner.split import landed_bytes, ship, shipped_bytes
-from kvist.planner.tiers import NETWORK, usual_tiers
-from kvist.planner.variants import usual_variants
 from kvist.spec.format import KVFormat
 from kvist.spec.hf import read_config
 from kvist.spec.place import Placement

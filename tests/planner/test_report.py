@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hand_plans import FORTY, LATENT, WINDOWED, hand_plan
 
-from kvist.planner.explain import cache_or_none, derivation
+from kvist.planner.explain.derive import cache_or_none, derivation
 from kvist.planner.report import SCHEMA, as_dict, need_bytes, no_cache_as_list, notes_of, schema, sections_as_list
 from kvist.units import GIB
 

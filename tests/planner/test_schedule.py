@@ -64,7 +64,9 @@ def test_the_engine_on_paper_agrees(users, prompt, budget):
     arrivals = [Arrival(0.0, Request(RequestId(f"r{i}"), p, 40, ignore_eos=True)) for i, p in enumerate(prompts)]
     done = replay(paper, arrivals)
     firsts = sorted(t.first_token_s for t in done.timelines)
-    found = burst(lambda chunks: 0.5 + 0.001 * sum(n * c.new_tokens for c, n in chunks.items()), users, prompt, 0, budget)
+    found = burst(
+        lambda chunks: 0.5 + 0.001 * sum(n * c.new_tokens for c, n in chunks.items()), users, prompt, 0, budget
+    )
     assert firsts[0] == pytest.approx(found.first_s)
     assert sum(firsts) / users == pytest.approx(found.mean_s)
     assert firsts[-1] == pytest.approx(found.last_s)

@@ -13,16 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 from gguf_maker import KEYS, build
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_configs import CONFIGS, LLAMA, config, llama, needs_shared
 
 from kvist.errors import BadValue, CorruptFile, ModelError
-from kvist.planner.catalogue import spec_named
-from kvist.planner.module_names import names_of
-from kvist.planner.quantisation import unknown_method
-from kvist.planner.towers import tower_elements
-from kvist.planner.weight_files import folder_facts, is_draft, safetensors_sizes
-from kvist.planner.weight_format import PARTS, WeightFormat, bits_of
-from kvist.planner.weights import (
+from kvist.planner.models.catalogue import spec_named
+from kvist.planner.models.towers import tower_elements
+from kvist.planner.weights.facts import (
     WeightFacts,
     assumed_weights,
     rank_weight_bytes,
@@ -30,10 +25,15 @@ from kvist.planner.weights import (
     weights_at,
     widths_of,
 )
+from kvist.planner.weights.files import folder_facts, is_draft, safetensors_sizes
+from kvist.planner.weights.format import PARTS, WeightFormat, bits_of
+from kvist.planner.weights.module_names import names_of
+from kvist.planner.weights.quantisation import unknown_method
 from kvist.spec.hf import read_config, read_shape
 from kvist.spec.place import Placement
 from kvist.spec.weights import weight_elements
 from kvist.units import GIB
+from shared_configs import CONFIGS, LLAMA, config, llama, needs_shared
 
 # --- formats ---
 

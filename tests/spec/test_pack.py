@@ -6,7 +6,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_configs import CONFIGS, LLAMA, MLA, config, needs_shared
 
 from kvist.errors import CorruptFile, MissingField
 from kvist.spec.hf import read_config, read_shape
@@ -15,6 +14,7 @@ from kvist.spec.model import ModelSpec
 from kvist.spec.pack import VERSION, pack, unpack
 from kvist.spec.place import Placement
 from kvist.spec.shard import shard, with_drafts
+from shared_configs import CONFIGS, LLAMA, MLA, config, needs_shared
 
 STEMS = sorted(path.stem for path in CONFIGS.glob("*.json")) if CONFIGS.is_dir() else []
 

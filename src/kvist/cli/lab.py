@@ -102,7 +102,7 @@ def _whole(name: str, text: str) -> int:
 def _run(llm: LLM, ask: Any, file: Any, as_json: bool) -> None:
     import torch
 
-    from kvist.cli.plan_progress import progress
+    from kvist.cli.plan.progress import progress
     from kvist.lab.record import Setting, line
     from kvist.lab.sweep import sweep
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from kvist.cli import chat, generate, inspect, lab, plan
+from kvist.cli import chat, generate, inspect, lab
+from kvist.cli.plan import command as plan
 
 app = typer.Typer(
     name="kvist",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kvist.cli.plan_options import PLAN
+from kvist.cli.plan.options import PLAN
 from kvist.config import (
     OPTIONS,
     EngineConfig,

@@ -17,7 +17,7 @@ from kvist.cost.work import Chunk, ModelWork, Widths
 from kvist.lab.ask import SweepAsk
 from kvist.lab.host import Load
 from kvist.lab.record import SweepRow
-from kvist.planner.no_cache import Totals
+from kvist.planner.decide.no_cache import Totals
 from kvist.runtime.answer import Answer
 from kvist.runtime.llm import LLM
 

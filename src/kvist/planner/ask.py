@@ -13,10 +13,10 @@ from kvist.cost.roofline import Roofline, StepCost
 from kvist.cost.work import Widths
 from kvist.errors import BadValue, KvistError
 from kvist.planner.engines.registry import engine as engine_named
-from kvist.planner.find_model import Found, find
+from kvist.planner.models.find import Found, find
 from kvist.planner.plan import Plan, plan, run_of
 from kvist.planner.setup import Load, Setup
-from kvist.planner.weights import WeightFacts, WeightFormat, countable, widths_of
+from kvist.planner.weights.facts import WeightFacts, WeightFormat, countable, widths_of
 from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement

@@ -11,9 +11,9 @@ from typing import Any, Final
 from kvist.cost.interval import Interval
 from kvist.errors import ModelError
 from kvist.planner.budget import Budget
-from kvist.planner.derivation import Section
-from kvist.planner.explain_cache import STATE_BYTES, rank_spec
-from kvist.planner.no_cache import Row
+from kvist.planner.decide.no_cache import Row
+from kvist.planner.explain.cache import STATE_BYTES, rank_spec
+from kvist.planner.explain.derivation import Section
 from kvist.planner.plan import Plan
 from kvist.planner.setup import Setup
 from kvist.spec.model import ModelSpec

@@ -19,7 +19,7 @@ class ModelSpec:
     the same): a decoder refuses a model that has any. ``notes`` are sentences a reader wants people to see (for example
     streams that are not counted). ``extra_elements`` counts weights outside the layers that follow from no field.
     ``draft_layers`` is how many next-token-prediction layers (MTP) come with the weights; they are not in ``layers``.
-    ``state_type`` is the element type that the config asks for recurrent state (``f32``, ``bf16``, ``f16``; empty: none),
+    ``state_type`` is the element type asked for recurrent state (``f32``, ``bf16``, ``f16``; empty: unsaid),
     ``state_chunk_tokens`` the chunk of its kernel (0: unsaid).
     """
 
