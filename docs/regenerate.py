@@ -77,8 +77,24 @@ def _options(table: dict) -> str:
     return "\n".join(lines)
 
 
+def devices() -> str:
+    """Every device of the catalogue."""
+    from devices_table import devices_table
+
+    return devices_table()
+
+
+def bundled_models() -> str:
+    """Every bundled model."""
+    from catalogue_table import catalogue_table
+
+    return catalogue_table()
+
+
 PARTS = {
     "README.md": {"measured": measured_table},
+    "docs/devices.md": {"devices": devices},
+    "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/reference.md": {"options": option_table, "plan-options": plan_option_table, "shelves": shelf_table},
 }
 
