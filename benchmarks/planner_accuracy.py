@@ -25,7 +25,7 @@ from benchmarks.machine import describe, save
 from kvist.cost.measured import BUSY
 from kvist.lab.host import Load
 from kvist.lab.measure import Measurement
-from kvist.lab.points import POINTS, SHORT_TOKENS
+from kvist.lab.points import POINTS
 from kvist.lab.rig import Model, Rig
 from kvist.lab.yardsticks import read_bandwidth
 from kvist.planner.predict import predict
@@ -179,7 +179,8 @@ def run(model, points, tokens, console):
                 rows.append(measure_point(side, context, batch, tokens))
                 bar.advance(task, context * batch)
             del side
-            lab.cold(SHORT_TOKENS)
+            lab.cold(lab.short)
+            lab.cold(lab.spoilt)
             lab.warm()
         machine = lab.machine()
     return machine, rows

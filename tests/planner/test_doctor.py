@@ -136,11 +136,10 @@ def test_sglangs_gb_are_gib():
 
 
 def test_a_share_is_not_overruled_by_a_shorter_print():
-    lines = "args: Namespace(model='m', gpu_memory_utilization=0.866)\n"
-    lines += (
-        "x total_gpu_memory (22.16GiB) x gpu_memory_utilization (0.87) = 19.19GiB\nAvailable KV cache memory: 1 GiB"
-    )
-    assert parse_log(lines).settings["utilization"] == 0.866
+    stated = "args: Namespace(model='m', gpu_memory_utilization=0.866)"
+    printed = "the current vLLM instance can use total_gpu_memory (22.16GiB) x gpu_memory_utilization ({}) = 19.19GiB"
+    assert parse_log(f"{stated}\n{printed.format('0.87')}").settings["utilization"] == 0.866
+    assert parse_log(f"{stated}\n{printed.format('0.90')}").settings["utilization"] == 0.9
 
 
 @pytest.mark.parametrize("line,rank", [

@@ -56,9 +56,12 @@ class ToyEngine:
     block: int = 16
 
     def request_bytes(self, run, n_tokens):
-        held = -(-n_tokens // self.block) * self.block
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run):
         stages = [shard(run.spec, run.place, i) for i in range(run.place.pp)]
-        return max(held * s.kv_bytes_per_token(run.kv_format) + 4 * s.state_elements for s in stages)
+        rates = [(s.kv_bytes_per_token(run.kv_format), 4 * s.state_elements) for s in stages]
+        return lambda n: max(-(-n // self.block) * self.block * rate + state for rate, state in rates)
 
     def capacity(self, run):
         return Capacity(block_tokens=self.block)

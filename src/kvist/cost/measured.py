@@ -90,8 +90,8 @@ class MeasuredPoint:
 class MeasuredMachine:
     """A ``StepCost`` made of measurements. ``using`` picks the KV format; ``at`` another speed of the memory.
 
-    ``bandwidth`` is the read bandwidth seen, from slowest to fastest (bytes per second); ``multiply_flops_per_s`` the
-    peak of the cores; ``gemm`` (rows, FLOPs per second) of a plain product.
+    ``bandwidth`` is the read bandwidth seen: slowest, geometric middle and fastest (bytes per second);
+    ``multiply_flops_per_s`` the peak of the cores; ``gemm`` (rows, FLOPs per second) of a plain product.
     """
 
     origin: Origin

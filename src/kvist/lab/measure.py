@@ -9,7 +9,6 @@ steps that other processes disturbed are left out.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,8 @@ from kvist.runtime.build import MOST_THREADS
 
 PATIENCE_S: Final = 240.0
 """A model so slow that the points would take longer gets shorter contexts."""
+RETRIES: Final = 2
+"""Times that points spoilt by other processes are computed again."""
 PROBE_TOKENS: Final = 96
 PROBE_SEED: Final = 1 << 40
 
@@ -52,11 +53,21 @@ class Measurement:
         self._prompts: dict[int, list[Prompt]] = {}
         self._seed = 0
 
-    def cold(self, most_tokens: int = sys.maxsize) -> None:
-        """New prompts, then a few decoded tokens: at every point of at most ``most_tokens``."""
-        for i, point in enumerate(self.points):
-            if point.tokens > most_tokens:
-                continue
+    @property
+    def short(self) -> tuple[int, ...]:
+        """Numbers of the points whose prompts are quickly computed again."""
+        return tuple(i for i, p in enumerate(self.points) if p.tokens <= SHORT_TOKENS)
+
+    @property
+    def spoilt(self) -> tuple[int, ...]:
+        """Numbers of the points most of whose prompt steps other processes have disturbed so far."""
+        clean = [[r.clean for r in self.readings if r.point == i and not r.continues] for i in range(len(self.points))]
+        return tuple(i for i, seen in enumerate(clean) if 2 * sum(seen) < len(seen))
+
+    def cold(self, numbers: Sequence[int] | None = None) -> None:
+        """New prompts, then a few decoded tokens: at the points of these numbers (None: at all)."""
+        for i in range(len(self.points)) if numbers is None else numbers:
+            point = self.points[i]
             self._tell(point, "prompts")
             self._seed += 1
             self._prompts[i] = self.model.prompts(point.batch, point.context_tokens, self._seed)
@@ -163,11 +174,12 @@ def measure(
     if threads:
         torch.set_num_threads(threads)
     run = Measurement(Model.load(model, dtype), points, on_point=on_point)
-    short = sum(p.tokens <= SHORT_TOKENS for p in run.points)
-    run.expect(len(run.points) * (1 + rounds) + short)
+    run.expect(len(run.points) * (1 + rounds) + len(run.short))
     run.cold()
     for i in range(rounds):
         run.warm()
         if i == 0:
-            run.cold(SHORT_TOKENS)
+            run.cold(run.short)
+        if i < RETRIES:
+            run.cold(run.spoilt)
     return run.machine()

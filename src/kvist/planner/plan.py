@@ -149,10 +149,11 @@ def longest_context(setup: Setup, load: Load, available: float) -> int:
     users = ceil_div(load.users, setup.replicas)
     limit = setup.spec.context_tokens or 1 << 20
 
+    sizes = engine_named(setup.engine).request_sizes(run_of(setup, limit))
+
     def held(n: int) -> int:
-        asked = replace(load, context_tokens=n, output_tokens=min(load.output_tokens, n))
-        own, shared = request_bytes_of(setup, asked)
-        return users * own + shared
+        cached = replace(load, context_tokens=n, output_tokens=min(load.output_tokens, n)).cached_tokens
+        return users * sizes(n - cached) + (sizes(cached) if cached else 0)
 
     return _last_below(held, limit, available)
 

@@ -6,7 +6,7 @@ a long request needs) and no model's name: every fact about a model comes from i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,6 +101,10 @@ class Capacity:
         return next((x for x in self.lines if x.name == name and (not what or x.what == what)), None)
 
 
+RequestSizes = Callable[[int], int]
+"""Tokens of a request -> bytes that it holds on one rank."""
+
+
 class Engine(Protocol):
     """An emulator. Frozen dataclass; ``knobs`` names what ``Run.knobs`` may hold, with a sentence each."""
 
@@ -120,6 +124,10 @@ class Engine(Protocol):
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request of ``n_tokens`` holds, block rounding included."""
+        ...
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """The same for many lengths: what does not depend on the length is worked out once."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kvist.errors import BadValue
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.search import most
 from kvist.planner.engines.stages import rank_layers
 from kvist.spec.layout import CacheLayout, plan_layout
@@ -50,7 +50,12 @@ class Kvist:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request holds at its peak, on the stage where it is most."""
-        return _request_bytes(_layouts(self, run), n_tokens, run)
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes at their peak by length."""
+        layouts = _layouts(self, run)
+        return lambda n_tokens: _request_bytes(layouts, n_tokens, run)
 
 
 def _layouts(engine: Kvist, run: Run) -> tuple[CacheLayout, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.llama_cells import KNOBS, Sizes, cells, device_of, lines_of, n_ctx, sizes, streams
 from kvist.planner.engines.search import most
 from kvist.planner.engines.stages import rank_layers, refuse_compressed
@@ -42,8 +42,13 @@ class LlamaCpp:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank for a single sequence of ``n_tokens``, padding included."""
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes of a single sequence by length."""
         alone = replace(run, sequences=1, knobs={k: v for k, v in run.knobs.items() if k != "n_ctx"})
-        return sum(s.all for s in _found(rank_layers(run), alone, n_tokens))
+        stages = rank_layers(run)
+        return lambda n_tokens: sum(s.all for s in _found(stages, alone, n_tokens))
 
     def _most(self, stages: tuple[tuple[LayerSpec, ...], ...], run: Run) -> int:
         """Most tokens of all sequences; a step is one padded cell in every stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kvist.planner.engines.base import Capacity, Knob, Run
+from kvist.planner.engines.base import Capacity, Knob, RequestSizes, Run
 from kvist.planner.engines.llama_cells import KNOBS
 from kvist.planner.engines.llama_cpp import LlamaCpp
 
@@ -22,12 +22,16 @@ class IkLlamaCpp:
     knobs: Mapping[str, str] = field(default_factory=lambda: KNOBS)
 
     def capacity(self, run: Run) -> Capacity:
-        """Sizes for ``n_ctx`` cells, windows charged in full."""
+        """RequestSizes for ``n_ctx`` cells, windows charged in full."""
         return LlamaCpp(self.name).capacity(_with(run, {"windows": "none", "unified": True}))
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank for a single sequence of ``n_tokens``."""
-        return LlamaCpp(self.name).request_bytes(_with(run, {"windows": "none", "unified": True}), n_tokens)
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes of a single sequence by length."""
+        return LlamaCpp(self.name).request_sizes(_with(run, {"windows": "none", "unified": True}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,16 @@ class IpexLlm:
     knobs: Mapping[str, str] = field(default_factory=lambda: KNOBS)
 
     def capacity(self, run: Run) -> Capacity:
-        """Sizes for ``n_ctx`` cells."""
+        """RequestSizes for ``n_ctx`` cells."""
         return LlamaCpp(self.name).capacity(_with(run, _OLD))
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank for a single sequence of ``n_tokens``."""
-        return LlamaCpp(self.name).request_bytes(_with(run, _OLD), n_tokens)
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes of a single sequence by length."""
+        return LlamaCpp(self.name).request_sizes(_with(run, _OLD))
 
 
 _OLD: Mapping[str, Knob] = {"pad": 32, "windows": "none", "unified": True, "mla": "expanded"}

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.search import most
 from kvist.planner.engines.stages import rank_layers, refuse_compressed
 from kvist.planner.engines.vllm_pages import HALF_BYTES, STATE_TYPES, index_row_bytes
 from kvist.spec.layer import LayerSpec
-from kvist.units import GIB, ceil_div
+from kvist.units import GIB, ceil_div, round_up
 
 KNOBS: Final = {
     "state_slots": "max_mamba_cache_size: sequences whose recurrent state is kept; the pool has one slot more",
@@ -70,12 +70,13 @@ class Sglang:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request of ``n_tokens`` holds: its rows and one slot of state."""
-        page = run.block_tokens or 1
-        share = ceil_div(n_tokens, run.place.cp)
-        held = ceil_div(share, page) * page
-        return max(
-            _rate(stage, run) * held + _state(stage, run)[0] + _state(stage, run)[1] for stage in rank_layers(run)
-        )
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Rows of whole pages and one slot of state, by length."""
+        page, cp = run.block_tokens or 1, run.place.cp
+        stages = [(_rate(stage, run), sum(_state(stage, run))) for stage in rank_layers(run)]
+        return lambda n: max(rate * round_up(ceil_div(n, cp), page) + state for rate, state in stages)
 
 
 def _row(layers: tuple[LayerSpec, ...], run: Run, *, windowed: bool | None = None) -> Row:

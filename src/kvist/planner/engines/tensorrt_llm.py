@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.stages import rank_layers, refuse_compressed
-from kvist.units import GIB, ceil_div
+from kvist.units import GIB, ceil_div, round_up
 
 BLOCK_TOKENS: Final = 32
 """Default of ``tokens_per_block`` (64 before 0.20)."""
@@ -51,9 +51,13 @@ class TensorrtLlm:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request of ``n_tokens`` holds, blocks rounded up."""
-        block = run.block_tokens or BLOCK_TOKENS
-        held = ceil_div(ceil_div(n_tokens, run.place.cp), block) * block
-        return held * max(_rate(run, stage) for stage in range(run.place.pp))
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Rows of whole blocks, by length."""
+        block, cp = run.block_tokens or BLOCK_TOKENS, run.place.cp
+        rate = max(_rate(run, stage) for stage in range(run.place.pp))
+        return lambda n: rate * round_up(ceil_div(n, cp), block)
 
 
 def _rate(run: Run, stage: int) -> int:

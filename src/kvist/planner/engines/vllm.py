@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.search import most
 from kvist.planner.engines.vllm_groups import Pool, padding_layers, pool_of
 from kvist.units import GIB
@@ -70,7 +70,12 @@ class Vllm:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank (of the fullest stage) that a request of ``n_tokens`` holds at most."""
-        return _request_bytes(pool_of(run), run, n_tokens)
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes held by length; the groups are cut once."""
+        pool = pool_of(run)
+        return lambda n_tokens: _request_bytes(pool, run, n_tokens)
 
 
 def _request_bytes(pool: Pool, run: Run, n_tokens: int) -> int:

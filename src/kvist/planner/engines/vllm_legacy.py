@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvist.planner.engines.base import Capacity, Line, Run, require_known_knobs
+from kvist.planner.engines.base import Capacity, Line, RequestSizes, Run, require_known_knobs
 from kvist.planner.engines.vllm import KNOBS, Vllm, flight_tokens, how_blocks, longest_request
 from kvist.planner.engines.vllm_groups import pool_of
 from kvist.units import GIB
@@ -59,7 +59,11 @@ class VllmLegacy:
 
     def request_bytes(self, run: Run, n_tokens: int) -> int:
         """Bytes of one rank that a request of ``n_tokens`` holds at most."""
-        return Vllm().request_bytes(_inner(run), n_tokens)
+        return self.request_sizes(run)(n_tokens)
+
+    def request_sizes(self, run: Run) -> RequestSizes:
+        """Bytes held by length."""
+        return Vllm().request_sizes(_inner(run))
 
 
 def _inner(run: Run) -> Run:
