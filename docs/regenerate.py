@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from planner_tables import accuracy_table, check_table, peers_table
+
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
@@ -93,6 +95,11 @@ def bundled_models() -> str:
 
 PARTS = {
     "README.md": {"measured": measured_table},
+    "docs/planner.md": {
+        "planner-check": check_table,
+        "planner-accuracy": accuracy_table,
+        "planner-peers": peers_table,
+    },
     "docs/devices.md": {"devices": devices},
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/reference.md": {"options": option_table, "plan-options": plan_option_table, "shelves": shelf_table},

@@ -14,7 +14,7 @@ from kvist.spec.layer import LayerSpec, Mixer, Recurrent, Shared
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.weights import WeightElements, weight_elements
-from kvist.units import ceil_div
+from kvist.units import ceil_div, round_up
 
 
 def stages(n_layers: int, pp: int) -> tuple[tuple[int, int], ...]:
@@ -54,7 +54,8 @@ def shard(spec: ModelSpec, place: Placement, stage: int = 0) -> ModelSpec:
     if not 0 <= stage < place.pp:
         raise BadValue("stage", stage, f"a stage from 0 to {place.pp - 1}")
     first, last = stages(len(spec.layers), place.pp)[stage]
-    kept = spec.layers[first:last]
+    kept = _any_heads(spec, place.attention_tp) if spec.shape_only else spec.layers
+    kept = kept[first:last]
     for layer in kept:
         if isinstance(layer.mixer, Shared) and not first <= layer.mixer.with_layer < last:
             raise BadValue(
@@ -63,6 +64,11 @@ def shard(spec: ModelSpec, place: Placement, stage: int = 0) -> ModelSpec:
                 f"stages that keep layer {layer.index} with layer {layer.mixer.with_layer}, whose cache it reads",
             )
     return replace(spec, layers=tuple(_layer(layer, place) for layer in kept), weight_bytes=0)
+
+
+def _any_heads(spec: ModelSpec, tp: int) -> tuple[LayerSpec, ...]:
+    """A mere shape of a cache may not know its query heads; the cache does not depend on them, so any will do."""
+    return tuple(replace(layer, q_heads=round_up(layer.q_heads, tp)) for layer in spec.layers)
 
 
 def _layer(layer: LayerSpec, place: Placement) -> LayerSpec:

@@ -109,6 +109,7 @@ def check(cases: Path, configs: Path | None, *, as_json: bool) -> int:
     """Replay cases; 1 when a number that must come out right is off."""
     from kvist.cli.plan.progress import progress
     from kvist.planner.check.replay import check_cases, load_cases
+    from kvist.planner.models.catalogue import spec_described
 
     if configs is None:
         raise UsageError(
@@ -116,7 +117,7 @@ def check(cases: Path, configs: Path | None, *, as_json: bool) -> int:
         )
     loaded = load_cases(cases)
     with progress("checking cases", len(loaded)) as step:
-        report = check_cases(step.counted(loaded), configs)
+        report = check_cases(step.counted(loaded), configs, fallback=spec_described)
     if as_json:
         print(json.dumps(report.as_dict(), ensure_ascii=False))
     else:

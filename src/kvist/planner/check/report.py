@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Final, Literal
 
 from kvist.planner.engines.base import Run
+from kvist.planner.engines.registry import named
 
 Status = Literal[
     "exact",
@@ -104,17 +105,17 @@ class Report:
         return _summary("all", self.own)
 
     def by_engine(self) -> tuple[Summary, ...]:
-        """One summary an engine, as cases spell it."""
-        return self._by(lambda row: row.engine)
+        """One summary an engine, whatever the spelling of its name."""
+        return self._by(lambda row: named(row.engine) or row.engine)
 
     def by_category(self) -> tuple[Summary, ...]:
         """One summary a category."""
         return self._by(lambda row: row.category)
 
-    def _by(self, key: object) -> tuple[Summary, ...]:
+    def _by(self, key: Callable[[Row], str]) -> tuple[Summary, ...]:
         groups: dict[str, list[Row]] = {}
         for row in self.own:
-            groups.setdefault(key(row), []).append(row)  # type: ignore[operator]
+            groups.setdefault(key(row), []).append(row)
         return tuple(_summary(name, rows) for name, rows in sorted(groups.items()))
 
     def not_passing(self) -> tuple[Row, ...]:

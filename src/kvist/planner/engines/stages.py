@@ -7,28 +7,16 @@ from dataclasses import replace
 from kvist.errors import ModelError
 from kvist.planner.engines.base import Run
 from kvist.spec.layer import LayerSpec
-from kvist.spec.model import ModelSpec
 from kvist.spec.shard import shard, with_drafts
-from kvist.units import round_up
 
 
 def rank_layers(run: Run) -> tuple[tuple[LayerSpec, ...], ...]:
     """Layers of one rank, by stage, cut as ``run.place`` says. Raises ``BadValue`` for heads that do not divide."""
-    spec = _with_heads(run)
-    held = [shard(spec, run.place, stage).layers for stage in range(run.place.pp)]
+    held = [shard(run.spec, run.place, stage).layers for stage in range(run.place.pp)]
     if run.draft_layers:
-        longer = with_drafts(spec, run.draft_layers)
+        longer = with_drafts(run.spec, run.draft_layers)
         held[-1] = (*held[-1], *shard(longer, replace(run.place, pp=1)).layers[-run.draft_layers :])
     return tuple(held)
-
-
-def _with_heads(run: Run) -> ModelSpec:
-    """A mere shape of latents does not know its query heads; the cache does not depend on them, so any will do."""
-    tp = run.place.attention_tp
-    if not run.spec.shape_only:
-        return run.spec
-    layers = tuple(replace(layer, q_heads=round_up(layer.q_heads, tp)) for layer in run.spec.layers)
-    return replace(run.spec, layers=layers)
 
 
 def refuse_compressed(engine: str, run: Run) -> None:
