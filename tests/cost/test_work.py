@@ -109,6 +109,7 @@ def test_context_parallel_ranks_share_the_rows():
     one, four = (work(layer(), cp=n).step([Chunk(1, 399)]) for n in (1, 4))
     assert four.kv_read_bytes * 4 == one.kv_read_bytes
     assert four.linear_flops == one.linear_flops
+    assert four.attention_flops == one.attention_flops  # for the queries of all four
 
 
 def test_intensity_grows_with_the_batch():

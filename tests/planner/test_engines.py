@@ -385,9 +385,12 @@ def test_sglang_keeps_one_slot_more_and_prints_k_and_v_apart():
 
 
 def test_sglang_gives_windows_a_smaller_pool():
-    whole = capacity("sglang", windowed(), available_bytes=GIB)
+    whole = capacity("sglang", windowed(), available_bytes=GIB, knobs={"window_pool_percent": 0})
+    usual = capacity("sglang", windowed(), available_bytes=GIB)
     split = capacity("sglang", windowed(), available_bytes=GIB, knobs={"window_pool_percent": 50})
     assert whole.tokens == GIB // (6 * 4096) and split.tokens == GIB // (4 * 4096)
+    assert whole.tokens < usual.tokens < split.tokens  # 80 percent when nobody says otherwise
+    assert {line.what for line in usual.lines if line.name == "k_gib"} == {"full layers", "windowed layers"}
 
 
 def test_tensorrt_llm_counts_blocks():

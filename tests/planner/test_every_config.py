@@ -114,3 +114,22 @@ def test_a_plan_says_what_each_user_is_promised(worked):
     at = replace(found.load, context_tokens=found.longest_tokens)
     assert plan(found.setup, at).verdict.fits
     assert not plan(found.setup, replace(at, context_tokens=found.longest_tokens + 16)).verdict.fits
+
+
+def test_draft_layers_weigh_and_are_spoken_of(worked):
+    plain, drafting = planned(worked), planned(worked, draft_layers=1, draft_tokens=2)
+    more = drafting.budget.terms[0].bytes.best - plain.budget.terms[0].bytes.best
+    layer = plain.budget.terms[0].bytes.best / 40
+    assert more == pytest.approx(layer, rel=0.1)
+    assert any("draft layers" in note for note in drafting.setup.notes)
+
+
+def test_a_stage_captures_graphs_of_its_own_layers(worked):
+    whole, half = planned(worked), planned(worked, count=2, tp=1, pp=2)
+    assert half.budget.terms[2].bytes.best * 2 == whole.budget.terms[2].bytes.best
+
+
+@needs_shared
+def test_a_shape_alone_is_planned_over_ranks():
+    found = planned(CONFIGS / "moonshotai__Kimi-K2-Thinking.json", count=8, tp=8, shape_only=True)
+    assert found.setup.spec.kv_bytes_per_token(found.setup.kv_format) == 70_272

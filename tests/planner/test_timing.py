@@ -14,6 +14,7 @@ from kvist.spec.format import BF16, FOREIGN, KVFormat
 from kvist.spec.layer import Full, LayerSpec
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
+from kvist.spec.shard import rank_weights
 
 TOY = Device("toy", "kvist", "gpu", 1 << 34, 1e9, {"bf16": 1e11, "f32": 1e10}, link_bytes_per_s=1e8)
 ONE = Placement()
@@ -89,3 +90,35 @@ def test_stages_follow_each_other():
 def test_attention_dp_serves_a_share_of_the_users_on_each_rank():
     assert timing(Placement(tp=4, attention_dp=True)).local(10) == 3
     assert timing(Placement(tp=4)).local(10) == 10
+
+
+def test_bursts_fill_the_stages():
+    """Eight prompts over two stages: about half the time of one device that has the same rates, not the same time."""
+    one, two = timing().burst(8, 4096, 0), timing(Placement(pp=2)).burst(8, 4096, 0)
+    assert 0.5 <= two.last_s / one.last_s < 0.65
+    assert timing(Placement(pp=2)).burst(1, 4096, 0).first_s == pytest.approx(one.first_s, rel=0.05)
+
+
+MIXED = Ffn(0, experts=16, active=2, expert_width=64)
+MOE = ModelSpec("moe", 256, (LayerSpec(0, Full(), 8, 8, 32, 32, ffn=MIXED),), 64, 64)
+
+
+def test_experts_are_dealt_out_and_cut():
+    """Every way to spread 16 experts over eight ranks holds each weight once and moves every token's rows once."""
+    whole = 16 * 3 * 256 * 64
+    for place in (Placement(tp=8), Placement(tp=8, ep=8), Placement(tp=8, ep=4), Placement(tp=2, dp=4, ep=8)):
+        assert place.tp * place.dp * rank_weights(MOE, place).experts == whole * (1 if place.ep > 1 else place.dp)
+        stage = timing(place, spec=MOE).stages[0]
+        work = stage.step([Chunk(64)])
+        experts = work.linear_flops - 2 * 64 * stage.dense_elements
+        tokens = 64 * (place.dp if place.ep > place.tp else 1)
+        assert place.tp * place.dp * experts == pytest.approx(
+            2 * tokens * 2 * 3 * 256 * 64 * (1 if place.ep > 1 else place.dp)
+        )
+
+
+def test_all_to_all_moves_a_ranks_own_tokens():
+    """Eight ranks with whole attention send what eight replicas with the same tokens would."""
+    apart = traffic(MOE, Placement(dp=8, ep=8), 16, link_bytes_per_s=1.0)
+    group = traffic(MOE, Placement(tp=8, ep=8, attention_dp=True), 16, link_bytes_per_s=1.0)
+    assert apart.bytes == group.bytes > 0

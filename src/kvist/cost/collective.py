@@ -29,7 +29,7 @@ def traffic(
         if layer.ffn is None:
             continue
         if place.ep > 1 and layer.ffn.experts:
-            bytes_ += 2 * row * layer.ffn.active * (place.ep - 1) / place.ep / place.tp
+            bytes_ += 2 * row * layer.ffn.active * (place.ep - 1) / place.ep / place.attention_tp
             messages += 2
         elif place.tp > 1:
             bytes_ += 2 * (place.tp - 1) / place.tp * everyone

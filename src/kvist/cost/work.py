@@ -101,9 +101,10 @@ class ModelWork:
     """The arithmetic of one rank's model, ready to be asked for many steps.
 
     ``spec`` is the rank's own (see ``spec.shard``); ``head_elements`` its part of the head, ``expert_share`` the part
-    of a token's active experts that live on this rank (1 / ep), ``cp`` over how many ranks a sequence's rows are dealt.
-    The feed-forward part sees the tokens of ``ffn_ranks`` ranks, routed experts those of ``expert_ranks``: more than
-    one where attention is kept whole, or where experts are dealt out over replicas.
+    of a token's active experts that live on this rank (1 / ep), ``cp`` over how many ranks a sequence's rows are dealt:
+    each reads its share of the rows for the queries of all of them, so bytes divide and FLOPs do not. The feed-forward
+    part sees the tokens of ``ffn_ranks`` ranks, routed experts those of ``expert_ranks``: more than one where attention
+    is kept whole, or where experts are dealt out over replicas.
     """
 
     spec: ModelSpec
@@ -189,7 +190,7 @@ class ModelWork:
             weight_bytes=self.dense_elements * w.dense + self.expert_elements(tokens) * w.expert,
             head_flops=2.0 * rows * self.head_size,
             head_bytes=self.head_size * w.head if rows else 0.0,
-            attention_flops=flops / self.cp,
+            attention_flops=flops,
             kv_read_bytes=read / self.cp,
             kv_write_bytes=tokens * self.spec.kv_bytes_per_token(self.fmt) / self.cp,
             state_flops=float(STATE_FLOPS * state * tokens),

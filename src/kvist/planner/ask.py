@@ -16,12 +16,12 @@ from kvist.planner.engines.registry import engine as engine_named
 from kvist.planner.models.find import Found, find
 from kvist.planner.plan import Plan, plan, run_of
 from kvist.planner.setup import Load, Setup
-from kvist.planner.weights.facts import WeightFacts, WeightFormat, countable, widths_of
+from kvist.planner.weights.facts import WeightFacts, WeightFormat, countable, rank_weight_bytes, widths_of
 from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
-from kvist.spec.shard import shard
-from kvist.units import GIB, ceil_div
+from kvist.spec.shard import shard, with_drafts
+from kvist.units import GIB, ceil_div, format_bytes
 
 if TYPE_CHECKING:
     from kvist.cost.measured import MeasuredMachine
@@ -110,7 +110,7 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
     setup = Setup(
         spec=found.spec,
         device=device,
-        weights=_on_ranks(facts, found.spec, place),
+        weights=_with_drafts(_on_ranks(facts, found.spec, place), question, facts, found.spec, place),
         weights_how=facts.how,
         widths=_widths(facts, found.spec, device),
         compute=_compute(facts.format),
@@ -125,9 +125,17 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
         draft_layers=question.draft_layers,
         draft_tokens=question.draft_tokens,
         knobs=question.knobs,
-        notes=tuple(dict.fromkeys((*notes, *more, *said, *found.notes, *found.spec.notes))),
+        notes=tuple(dict.fromkeys((*notes, *more, *said, *_of_drafts(question, (*found.notes, *found.spec.notes))))),
     )
     return _able(setup) if question.engine == "auto" else setup, _load(question, found.spec)
+
+
+def _of_drafts(question: Question, notes: tuple[str, ...]) -> list[str]:
+    """A model's notes, with what is and is not planned of its draft layers."""
+    if not question.draft_layers:
+        return list(notes)
+    kept = [note for note in notes if "multi-token-prediction" not in note]
+    return [*kept, "draft layers take weights and cache here; their time and the tokens they save are not planned"]
 
 
 def _able(setup: Setup) -> Setup:
@@ -159,7 +167,12 @@ def _sequences(question: Question, usual: Habits, place: Placement) -> int:
 
 def _device(question: Question, machine: MeasuredMachine | None) -> tuple[Device, list[str]]:
     if question.device and question.device != HERE:
-        return device_named(question.device), []
+        found = device_named(question.device)
+        unknown = found.kind in ("gpu", "npu") and not found.usable_bytes
+        said = (
+            f"{found.name}: what its driver leaves of {format_bytes(found.memory_bytes)} is not known, all is counted"
+        )
+        return found, [said] if unknown else []
     if machine is None:
         raise BadValue(
             "device",
@@ -243,6 +256,20 @@ def _on_ranks(facts: WeightFacts, spec: ModelSpec, place: Placement) -> tuple[In
     if not countable(spec) and not facts.total_bytes:
         return tuple(Interval.exactly(0.0) for _ in range(place.pp))
     return tuple(facts.on_rank(spec, place, stage) for stage in range(place.pp))
+
+
+def _with_drafts(
+    ranks: tuple[Interval, ...], question: Question, facts: WeightFacts, spec: ModelSpec, place: Placement
+) -> tuple[Interval, ...]:
+    """The weights of draft layers added to the last stage: each weighs what the layer it is like does."""
+    if question.draft_layers < 1 or not countable(spec):
+        return ranks
+    alone = replace(place, pp=1)
+    with_, without = (
+        rank_weight_bytes(s, facts.format, alone) for s in (with_drafts(spec, question.draft_layers), spec)
+    )
+    more = Interval(with_.low - without.low, with_.best - without.best, with_.high - without.high)
+    return (*ranks[:-1], ranks[-1] + more)
 
 
 def _widths(facts: WeightFacts, spec: ModelSpec, device: Device) -> Widths:

@@ -105,10 +105,9 @@ def runtime(device: Device, place: Placement) -> Term:
     return Term("runtime", total, "library contexts" + (" and collective buffers" if several else ""))
 
 
-def graphs(device: Device, spec: ModelSpec) -> Term:
-    """Captured graphs: engines capture dozens of batch sizes, each keeps its own buffers. Only on GPUs and NPUs."""
+def graphs(device: Device, layers: int) -> Term:
+    """Captured graphs of a stage: engines capture dozens of batch sizes, each with its own buffers. GPUs and NPUs."""
     if device.kind not in ("gpu", "npu"):
         return Term("graphs", Interval.exactly(0.0), "none captured on this kind of device")
-    layers = len(spec.layers)
     taken = Interval(0.0, 10 * MIB * layers, 32 * MIB * layers)
     return Term("graphs", taken, f"{layers} layers x 0 to 32 MiB of captured graphs")

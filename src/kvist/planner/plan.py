@@ -13,7 +13,7 @@ from kvist.planner.engines.registry import engine as engine_named
 from kvist.planner.schedule import Burst
 from kvist.planner.setup import Load, Setup
 from kvist.planner.timing import Timing
-from kvist.spec.shard import with_drafts
+from kvist.spec.shard import stages
 from kvist.units import ceil_div, format_bytes
 
 
@@ -91,7 +91,6 @@ def run_of(setup: Setup, n_tokens: int | None = None, available_bytes: float | N
 
 def budgets_of(setup: Setup) -> tuple[Budget, ...]:
     """The memory of one rank of each stage."""
-    spec = with_drafts(setup.spec, setup.draft_layers)
     rows = activations(
         setup.spec,
         setup.place,
@@ -99,18 +98,21 @@ def budgets_of(setup: Setup) -> tuple[Budget, ...]:
         sequences=setup.sequences,
         element_bytes=setup.widths.activation,
     )
-    terms = (rows, graphs(setup.device, spec), runtime(setup.device, setup.place))
-    if setup.overheads is not None:
-        given = (setup.overheads.activation, setup.overheads.graphs, setup.overheads.runtime)
-        terms = tuple(  # type: ignore[assignment]
-            Term(term.name, known, "given") for term, known in zip(terms, given, strict=True)
-        )
-    return tuple(
-        Budget(
-            setup.device.capacity_bytes, setup.memory_fraction, (Term("weights", weights, setup.weights_how), *terms), i
-        )
-        for i, weights in enumerate(setup.weights)
-    )
+    given, out = setup.overheads, []
+    cut = stages(len(setup.spec.layers), setup.place.pp)
+    for i, (weights, (first, last)) in enumerate(zip(setup.weights, cut, strict=True)):
+        drafts = setup.draft_layers if i == len(cut) - 1 else 0
+        terms = (rows, graphs(setup.device, last - first + drafts), runtime(setup.device, setup.place))
+        if given is not None:
+            known = (given.activation, given.graphs, given.runtime)
+            terms = (_given(terms[0], known[0]), _given(terms[1], known[1]), _given(terms[2], known[2]))
+        whole = (Term("weights", weights, setup.weights_how), *terms)
+        out.append(Budget(setup.device.capacity_bytes, setup.memory_fraction, whole, i))
+    return tuple(out)
+
+
+def _given(term: Term, known: Interval) -> Term:
+    return Term(term.name, known, "given")
 
 
 def timing_of(setup: Setup) -> Timing:

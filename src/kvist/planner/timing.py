@@ -113,10 +113,25 @@ class Timing:
         return max(parts, key=lambda p: p.total_s).bound
 
     def burst(self, users: int, prompt_tokens: int, cached_tokens: int) -> Burst:
-        """First tokens when ``users`` prompts arrive together, best guess."""
-        return burst(
-            lambda chunks: self.step(chunks).best, self.local(users), prompt_tokens, cached_tokens, self.budget_tokens
-        )
+        """First tokens when ``users`` prompts arrive together, best guess.
+
+        Pipeline stages work on chunks of different prompts at once: a step costs what its slowest stage does, and every
+        prompt passes the other stages once.
+        """
+        users = self.local(users)
+        found = burst(self._paced(users), users, prompt_tokens, cached_tokens, self.budget_tokens)
+        if self.place.pp == 1 or users == 1:
+            return found
+        fresh = min(self.budget_tokens, max(1, prompt_tokens - cached_tokens))
+        parts = self.parts([Chunk(fresh, prompt_tokens - fresh)])
+        behind = sum(p.total_s for p in parts) - max(p.total_s for p in parts)
+        return Burst(found.first_s + behind, found.mean_s + behind, found.last_s + behind, found.steps)
+
+    def _paced(self, users: int) -> StepSeconds:
+        """Seconds between two steps' ends: of all stages for one prompt, of the slowest one for several."""
+        if self.place.pp == 1 or users == 1:
+            return lambda chunks: self.step(chunks).best
+        return lambda chunks: max(self.cost.step(work, wire).best for work, wire in self.works(chunks))
 
     def _each(self, ask: Callable[[StepSeconds], float]) -> Interval:
         """The same question asked with the low, the best and the high seconds of every step."""

@@ -11,10 +11,11 @@ from kvist.errors import BadValue
 class Placement:
     """Degrees of parallelism. One *replica* is ``tp * pp`` ranks; ``dp`` replicas serve different requests.
 
-    ``tp`` cuts heads and widths, ``pp`` cuts the layers into stages, ``ep`` deals whole experts out over so many ranks
-    (1: experts are cut by ``tp`` like everything else). ``cp`` ranks of a tensor-parallel group split the *tokens* of a
-    sequence's cache (decode context parallelism), so it divides ``tp``. ``attention_dp``: ranks of a tensor-parallel
-    group keep attention whole and serve different sequences; only the feed-forward part is cut (SGLang, TensorRT-LLM).
+    ``tp`` cuts heads and widths, ``pp`` cuts the layers into stages. ``ep`` deals experts out over so many ranks; where
+    it is smaller than ``tp`` each expert is cut by ``tp / ep`` as well (1: all by ``tp``, like everything else).
+    ``cp`` ranks of a tensor-parallel group split the *tokens* of a sequence's cache (decode context parallelism), so it
+    divides ``tp``. ``attention_dp``: ranks of a tensor-parallel group keep attention whole and serve different
+    sequences; only the feed-forward part is cut (SGLang, TensorRT-LLM).
     """
 
     tp: int = 1
@@ -32,6 +33,8 @@ class Placement:
             raise BadValue("cp", self.cp, f"a divisor of tp ({self.tp}): its ranks are ranks of the same group")
         if (self.tp * self.dp) % self.ep:
             raise BadValue("ep", self.ep, f"a divisor of tp * dp ({self.tp * self.dp})")
+        if self.tp % self.ep and self.ep % self.tp:
+            raise BadValue("ep", self.ep, f"a divisor or a multiple of tp ({self.tp})")
         if self.attention_dp and self.cp > 1:
             raise BadValue("cp", self.cp, "1 with attention_dp: a sequence then lives on one rank")
 

@@ -116,7 +116,9 @@ def _ffn(ffn: Ffn, place: Placement) -> Ffn:
     if place.ep > 1 and ffn.experts:
         if ffn.experts % place.ep:
             raise BadValue("ep", place.ep, f"a divisor of the {ffn.experts} experts")
-        return replace(ffn, experts=ffn.experts // place.ep, shared_width=ceil_div(ffn.shared_width, tp))
+        inner = ceil_div(ffn.expert_width, max(1, tp // place.ep))
+        shared = ceil_div(ffn.shared_width, tp)
+        return replace(ffn, experts=ffn.experts // place.ep, expert_width=inner, shared_width=shared)
     return replace(
         ffn,
         width=ceil_div(ffn.width, tp),

@@ -111,6 +111,10 @@ def _prepared(case: Case, found: Found, asked: Quantity, name: str, printed: flo
 def _line(out: Draft, printed: float) -> tuple[Line | None, str]:
     """The line that answers the quantity, and how it was told from others of its name."""
     capacity = engine(out.engine).capacity(out.run)
+    if "window_pool_percent" in out.run.knobs:  # older versions, and a flag, keep windows in the one pool
+        plain = replace(out.run, knobs={**out.run.knobs, "window_pool_percent": 0})
+        more = tuple(replace(line, what="all layers") for line in engine(out.engine).capacity(plain).lines)
+        capacity = replace(capacity, lines=(*capacity.lines, *more))
     for name, unit in _names(out.quantity):
         if any(line.name == name for line in capacity.lines):
             scaled = printed * (out.quantity.unit_bytes or 1) / unit

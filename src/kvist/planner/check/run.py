@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvist.errors import BadValue
+from kvist.errors import BadValue, ModelError
 from kvist.planner.check.case import Case
 from kvist.planner.check.models import Found
 from kvist.planner.check.quantity import Quantity
 from kvist.planner.engines.base import Knob, Run
+from kvist.planner.engines.vllm_compressed import compresses
 from kvist.planner.engines.vllm_formats import PACKED_LATENT, vllm_format
 from kvist.spec.format import BF16, F16, KVFormat
 from kvist.spec.place import Placement
@@ -106,6 +107,9 @@ def _format(out: Draft) -> KVFormat:
 def _vllm(out: Draft) -> None:
     """Version's formula, step size, drafts, states and packed latents."""
     case, words, version = out.case, out.case.words, out.case.version
+    pooled = out.quantity.kind in ("gpu_blocks", "kv_tokens", "max_concurrency")
+    if pooled and version and version < (0, 27) and compresses(out.found.spec.layers):
+        raise ModelError("vLLM before 0.27 pools compressed attention by rules that are not modelled")
     if out.quantity.kind == "cpu_blocks" or (version and version < (0, 8)):
         out.engine = "vllm-legacy"
         out.set(count="blocks")
@@ -193,16 +197,21 @@ def drafts(out: Draft) -> None:
     out.said.append(f"speculation: {min(own, 1)} draft layer, {tokens or 'unknown number of'} tokens a step")
 
 
+def _said_state_type(out: Draft) -> str:
+    """The width of recurrent state that a flag in the case's words asks for; empty where none does."""
+    said = re.search(
+        r"mamba[-_]ssm(?:[-_]cache)?[-_]dtype\W{0,3}(float32|bfloat16|float16|fp32|bf16|fp16)", out.case.words.text
+    )
+    names = {"float32": "f32", "fp32": "f32", "bfloat16": "bf16", "bf16": "bf16", "float16": "f16", "fp16": "f16"}
+    return names[said.group(1)] if said else ""
+
+
 def states(out: Draft) -> None:
     """Width of recurrent state: as the config asks; 16 bits where a full config asks for nothing."""
     recurrent = any(layer.state_elements for layer in out.found.spec.layers)
     if not recurrent:
         return
-    said = re.search(
-        r"mamba[-_]ssm(?:[-_]cache)?[-_]dtype\W{0,3}(float32|bfloat16|float16|fp32|bf16|fp16)", out.case.words.text
-    )
-    names = {"float32": "f32", "fp32": "f32", "bfloat16": "bf16", "bf16": "bf16", "float16": "f16", "fp16": "f16"}
-    asked = names[said.group(1)] if said else out.found.spec.state_type
+    asked = _said_state_type(out) or out.found.spec.state_type
     if not asked and out.found.full:
         asked = "bf16"
     if asked:
@@ -225,8 +234,13 @@ def _sglang(out: Draft) -> None:
         block_tokens=out.run.block_tokens or words.count("page_tokens"),
         max_model_tokens=case.count("kv_tokens", "max_total_num_tokens") or out.run.max_model_tokens,
     )
+    said = _said_state_type(out)
+    if said:
+        out.set(state_type=said)
     if out.quantity.kind == "kv_tokens":
         out.change(available_bytes=out.run.available_bytes or _pool_bytes(case), max_model_tokens=None)
+    elif {part.retention.bounded for x in out.found.spec.layers for part in x.cache_parts} == {True, False}:
+        out.set(window_pool_percent=100)  # the printed tokens are those of the printed pool, whichever it is
 
 
 def _pool_bytes(case: Case) -> int | None:

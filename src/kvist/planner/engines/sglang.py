@@ -16,10 +16,13 @@ from kvist.planner.engines.vllm_pages import HALF_BYTES, STATE_TYPES, index_row_
 from kvist.spec.layer import LayerSpec
 from kvist.units import GIB, ceil_div, round_up
 
+SWA_PERCENT: Final = 80
+"""``--swa-full-tokens-ratio`` when nobody gives one (as start-up logs of 2026 show it)."""
+
 KNOBS: Final = {
     "state_slots": "max_mamba_cache_size: sequences whose recurrent state is kept; the pool has one slot more",
     "state_type": "f32, bf16 or f16: elements of recurrent state (--mamba-ssm-dtype)",
-    "window_pool_percent": "tokens of the windowed layers' own pool, in percent of the full one (0: charged in full)",
+    "window_pool_percent": "tokens of the windowed layers' own pool, percent of the full one (80; 0: charged in full)",
 }
 
 
@@ -96,15 +99,18 @@ def _row(layers: tuple[LayerSpec, ...], run: Run, *, windowed: bool | None = Non
     return Row(k, v, other)
 
 
-def _share(run: Run) -> int:
-    return run.number("window_pool_percent", 0)
+def _share(layers: tuple[LayerSpec, ...], run: Run) -> int:
+    """Percent of the full pool that windowed layers have; only models with both kinds have two pools."""
+    kinds = {part.retention.bounded for layer in layers for part in layer.cache_parts}
+    return run.number("window_pool_percent", SWA_PERCENT) if len(kinds) == 2 else 0
 
 
 def _rate(layers: tuple[LayerSpec, ...], run: Run) -> int:
     """Bytes per token of the pool; a windowed pool counts with its share."""
-    if not _share(run):
+    share = _share(layers, run)
+    if not share:
         return _row(layers, run).all
-    return _row(layers, run, windowed=False).all + _row(layers, run, windowed=True).all * _share(run) // 100
+    return _row(layers, run, windowed=False).all + _row(layers, run, windowed=True).all * share // 100
 
 
 def _state(layers: tuple[LayerSpec, ...], run: Run) -> tuple[int, int]:
@@ -140,8 +146,9 @@ def _state_lines(layers: tuple[LayerSpec, ...], run: Run) -> list[Line]:
 def _pool_lines(layers: tuple[LayerSpec, ...], run: Run, tokens: int) -> list[Line]:
     rows = ceil_div(tokens, run.place.cp) + (run.block_tokens or 1)  # page 0 takes the writes of padding
     pools = [("", _row(layers, run), rows)]
-    if _share(run):
-        small = rows * _share(run) // 100
+    share = _share(layers, run)
+    if share:
+        small = rows * share // 100
         pools = [
             ("full layers", _row(layers, run, windowed=False), rows),
             ("windowed layers", _row(layers, run, windowed=True), small),
