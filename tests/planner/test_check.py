@@ -13,6 +13,7 @@ from kvist.planner.check.models import Models, name_of
 from kvist.planner.check.quantity import quantity
 from kvist.planner.check.replay import check_cases, load_cases
 from kvist.planner.check.words import Words
+from kvist.planner.models.catalogue import spec_described
 
 REAL = Path(__file__).with_name("real_cases.jsonl")
 PASSES = ("exact", "budget", "within rounding", "one rank of N shown")
@@ -125,7 +126,7 @@ def test_a_fallback_finds_what_the_folder_has_not(report):
 
 @needs_shared
 def test_cases_found_elsewhere_come_out_right():
-    report = check_cases(load_cases(REAL), CONFIGS)
+    report = check_cases(load_cases(REAL), CONFIGS, fallback=spec_described)
     assert [r.id for r in report.own if r.status not in PASSES] == []
     assert len(report.own) >= 12 and max(abs(r.error_percent) for r in report.own) < 0.2
 
