@@ -128,7 +128,7 @@ def test_a_fallback_finds_what_the_folder_has_not(report):
 def test_cases_found_elsewhere_come_out_right():
     report = check_cases(load_cases(REAL), CONFIGS, fallback=spec_described)
     assert [r.id for r in report.own if r.status not in PASSES] == []
-    assert len(report.own) >= 12 and max(abs(r.error_percent) for r in report.own) < 0.2
+    assert len(report.own) >= 12 and max(abs(r.error_percent) for r in report.own) < 0.6
 
 
 def test_a_wrong_number_fails_and_is_named(configs):
