@@ -133,3 +133,47 @@ def test_a_stage_captures_graphs_of_its_own_layers(worked):
 def test_a_shape_alone_is_planned_over_ranks():
     found = planned(CONFIGS / "moonshotai__Kimi-K2-Thinking.json", count=8, tp=8, shape_only=True)
     assert found.setup.spec.kv_bytes_per_token(found.setup.kv_format) == 70_272
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "kvist"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_users_that_fit_are_the_users_that_fit(worked, engine, count):
+    """Planned for exactly that many it fits, for one more it does not: rows that more users sample are counted."""
+    setup, load = resolve(Question(str(worked), device="H200", count=count, engine=engine, context=700, online=False))
+    most = plan(setup, load).users_fit[1]
+    assert plan(setup, replace(load, users=most)).verdict.fits
+    assert not plan(setup, replace(load, users=most + 1)).verdict.fits
+
+
+@pytest.mark.parametrize("flags,said", [
+    ({"count": 10**20}, "count"), ({"draft_layers": 10**6}, "draft_layers"), ({"batched_tokens": 1}, "batched_tokens"),
+    ({"tp": 1, "attention_dp": True}, "attention_dp"), ({"count": 4, "tp": 4, "ep": 2}, "no experts"),
+    ({"kv_format": "q4_0"}, "one that vllm has"), ({"engine": "llama.cpp", "kv_format": "fp8"}, "q8_0"),
+    ({"sequences": 0}, "sequences"), ({"output": 9000, "context": 8192}, "output"),
+])  # fmt: skip
+def test_silly_questions_are_refused_at_once(worked, flags, said):
+    start = time.process_time()
+    with pytest.raises(BadValue, match=said):
+        planned(worked, **flags)
+    assert time.process_time() - start < 1
+
+
+def test_an_engine_told_to_run_few_at_a_time_does(worked):
+    found = planned(worked, users=10, sequences=3)
+    assert (found.verdict.fits, found.verdict.broken, found.users_fit[1]) == (False, "sequences", 3)
+
+
+@pytest.mark.parametrize("changes,said", [
+    ({"torch_dtype": "foo"}, "torch_dtype 'foo'"), ({"quantization_config": {"quant_method": "magic"}}, "magic"),
+])  # fmt: skip
+def test_what_a_config_says_and_nobody_knows_is_said(tmp_path, changes, said):
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(WORKED | changes))
+    assert any(said in note for note in planned(place).setup.notes)
+
+
+def test_a_quantisation_that_is_no_object_is_refused(tmp_path):
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(WORKED | {"quantization_config": "x"}))
+    with pytest.raises(KvistError, match="quantization_config"):
+        planned(place)

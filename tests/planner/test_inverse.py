@@ -116,8 +116,10 @@ def test_a_burst_of_more_users_than_a_step_has_tokens_ends():
     assert found.first_s <= found.mean_s <= found.last_s
 
 
-def test_a_cap_of_the_engine_is_mentioned():
-    assert "2 at a time" in most_users(setup(sequences=2), LOAD).how
+def test_a_cap_of_the_engine_binds_where_it_was_set():
+    found = most_users(setup(sequences=2, sequences_fixed=True), LOAD)
+    assert (found.value, found.binding) == (2, "sequences") and "--sequences" in found.how
+    assert most_users(setup(sequences=2), LOAD).value > 2  # whoever serves more starts the engine for more
 
 
 @given(st.integers(1000, 30_000), st.integers(1, 30_000), st.integers(1, 40), st.integers(1, 40))

@@ -12,16 +12,17 @@ from kvist.cost.interval import Interval
 from kvist.cost.roofline import Roofline, StepCost
 from kvist.cost.work import Widths
 from kvist.errors import BadValue, KvistError
+from kvist.planner.engines.registry import cache_types
 from kvist.planner.engines.registry import engine as engine_named
 from kvist.planner.models.find import Found, find
 from kvist.planner.plan import Plan, plan, run_of
-from kvist.planner.setup import Load, Setup
+from kvist.planner.setup import MOST_DRAFTS, Load, Setup
 from kvist.planner.weights.facts import WeightFacts, WeightFormat, countable, rank_weight_bytes, widths_of
 from kvist.spec.format import KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.shard import shard, with_drafts
-from kvist.units import GIB, ceil_div, format_bytes
+from kvist.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from kvist.cost.measured import MeasuredMachine
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 HERE: Final = "here"
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_OUTPUT: Final = 256
+MOST_DEVICES: Final = 16_384
+FEWEST_BATCHED_TOKENS: Final = 16
 BIG_BYTES: Final = 70 * GIB
 """From this memory on servers size their steps generously (the rule of vLLM's defaults)."""
 
@@ -98,12 +101,14 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
 
     Raises ``BadValue`` for an unknown model or device, counts that do not fit together, heads that do not divide.
     """
+    _check(question)
     found = find(question.model, online=question.online, shape_only=question.shape_only)
     device, notes = _device(question, machine)
     engine = question.engine if question.engine != "auto" else "vllm" if device.kind in ("gpu", "npu") else "kvist"
     usual = habits(engine, device)
     place, more = _place(question, found.spec)
-    fmt = KVFormat.planned(usual.kv_format if question.kv_format == "auto" else question.kv_format)
+    _check_experts(place, found.spec)
+    fmt = _cache_format(question, usual, engine)
     if machine is not None and question.device in ("", HERE):
         notes.extend(machine.using(fmt).caveats)
     facts, said = _weights(question, found, usual, engine)
@@ -119,7 +124,8 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
         kv_format=fmt,
         engine=engine,
         batched_tokens=usual.batched_tokens if question.batched_tokens is None else question.batched_tokens,
-        sequences=_sequences(question, usual, place),
+        sequences=usual.sequences if question.sequences is None else question.sequences,
+        sequences_fixed=question.sequences is not None,
         memory_fraction=usual.memory_fraction if question.memory_fraction is None else question.memory_fraction,
         block_tokens=question.block_tokens,
         draft_layers=question.draft_layers,
@@ -128,6 +134,31 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
         notes=tuple(dict.fromkeys((*notes, *more, *said, *_of_drafts(question, (*found.notes, *found.spec.notes))))),
     )
     return _able(setup) if question.engine == "auto" else setup, _load(question, found.spec)
+
+
+def _check(question: Question) -> None:
+    """Counts that are refused before anything is looked up."""
+    if not 0 <= question.draft_layers <= MOST_DRAFTS:
+        raise BadValue("draft_layers", question.draft_layers, f"a count from 0 to {MOST_DRAFTS}")
+    if question.batched_tokens is not None and question.batched_tokens < FEWEST_BATCHED_TOKENS:
+        raise BadValue("batched_tokens", question.batched_tokens, f"a count >= {FEWEST_BATCHED_TOKENS}")
+    if question.attention_dp and question.tp == 1:
+        raise BadValue("attention_dp", True, "a tensor-parallel group of two ranks or more (tp is 1)")
+
+
+def _check_experts(place: Placement, spec: ModelSpec) -> None:
+    if place.ep > 1 and not any(x.ffn is not None and x.ffn.experts for x in spec.layers):
+        raise BadValue("ep", place.ep, "1: the model has no experts to deal out")
+
+
+def _cache_format(question: Question, usual: Habits, engine: str) -> KVFormat:
+    """The cache's format, one that the engine has. Raises ``BadValue`` naming those."""
+    if question.kv_format == "auto":
+        return KVFormat.planned(usual.kv_format)
+    fmt, known = KVFormat.planned(question.kv_format), cache_types(engine)
+    if fmt.k.name not in known or fmt.v.name not in known:
+        raise BadValue("kv_format", question.kv_format, f"one that {engine} has: {', '.join(known)}, or K/V of them")
+    return fmt
 
 
 def _of_drafts(question: Question, notes: tuple[str, ...]) -> list[str]:
@@ -158,13 +189,6 @@ def _load(question: Question, spec: ModelSpec) -> Load:
     return Load(context, output, question.users, question.hit_rate)
 
 
-def _sequences(question: Question, usual: Habits, place: Placement) -> int:
-    """The engine's cap on running sequences: as asked, or its own, but never below the users that are planned for."""
-    if question.sequences is not None:
-        return question.sequences
-    return max(usual.sequences, ceil_div(question.users, place.dp * place.sequence_ranks))
-
-
 def _device(question: Question, machine: MeasuredMachine | None) -> tuple[Device, list[str]]:
     if question.device and question.device != HERE:
         found = device_named(question.device)
@@ -193,8 +217,8 @@ def _cost(
 
 def _place(question: Question, spec: ModelSpec) -> tuple[Placement, list[str]]:
     """Degrees of parallelism: as asked, or the widest tensor parallelism that divides the heads, then replicas."""
-    if question.count < 1:
-        raise BadValue("count", question.count, "a count >= 1")
+    if not 1 <= question.count <= MOST_DEVICES:
+        raise BadValue("count", question.count, f"a count from 1 to {MOST_DEVICES:,}")
     asked = {"tp": question.tp, "pp": question.pp, "dp": question.dp}
     given = {name: n for name, n in asked.items() if n is not None}
     fixed = {"ep": question.ep, "cp": question.cp, "attention_dp": question.attention_dp}

@@ -11,7 +11,7 @@ from kvist.planner.budget import Budget, Term, activations, graphs, runtime
 from kvist.planner.engines.base import Capacity, Run
 from kvist.planner.engines.registry import engine as engine_named
 from kvist.planner.schedule import Burst
-from kvist.planner.setup import Load, Setup
+from kvist.planner.setup import MOST_USERS, Load, Setup
 from kvist.planner.timing import Timing
 from kvist.spec.shard import stages
 from kvist.units import ceil_div, format_bytes
@@ -89,13 +89,13 @@ def run_of(setup: Setup, n_tokens: int | None = None, available_bytes: float | N
     )
 
 
-def budgets_of(setup: Setup) -> tuple[Budget, ...]:
-    """The memory of one rank of each stage."""
+def budgets_of(setup: Setup, users: int = 1) -> tuple[Budget, ...]:
+    """The memory of one rank of each stage when the engine is started for ``users``."""
     rows = activations(
         setup.spec,
         setup.place,
         batched_tokens=setup.batched_tokens,
-        sequences=setup.sequences,
+        sequences=setup.sequences_for(users),
         element_bytes=setup.widths.activation,
     )
     given, out = setup.overheads, []
@@ -144,6 +144,29 @@ def users_that_fit(available: float, own_bytes: int, shared_bytes: int, replicas
     if room < 0:
         return 0
     return int(room // own_bytes) * replicas if own_bytes else replicas
+
+
+def fitting_users(setup: Setup, load: Load) -> tuple[int, int, int]:
+    """Users of the load's shape that fit: with the worst, the best guess and the best of every term.
+
+    Whoever serves more users than the engine's usual cap samples more rows at a time, which takes memory too.
+    """
+    own, shared = request_bytes_of(setup, load)
+    cap = setup.sequences * setup.replicas if setup.sequences_fixed else MOST_USERS
+
+    def fit(end: str) -> int:
+        def room(users: int) -> float:
+            return min(float(getattr(budget.available, end)) for budget in budgets_of(setup, users))
+
+        found = min(cap, users_that_fit(room(1), own, shared, setup.replicas))
+        low, high = min(found, setup.sequences * setup.replicas), found
+        while low < high:  # memory shrinks as users grow: the last that still fits
+            middle = (low + high + 1) // 2
+            need = ceil_div(middle, setup.replicas) * own + shared
+            low, high = (middle, high) if need <= room(middle) else (low, middle - 1)
+        return low
+
+    return fit("low"), fit("best"), fit("high")
 
 
 def longest_context(setup: Setup, load: Load, available: float) -> int:
@@ -206,11 +229,11 @@ def latency_of(setup: Setup, load: Load) -> Latency:
 def plan(setup: Setup, load: Load) -> Plan:
     """Answer for one setup and one load. Raises ``BadValue`` for what can never run (heads that do not divide...)."""
     _check(setup, load)
-    budgets = budgets_of(setup)
+    budgets = budgets_of(setup, load.users)
     tightest = min(range(len(budgets)), key=lambda i: budgets[i].available.best)
     room = budgets[tightest].available
     own, shared = request_bytes_of(setup, load)
-    low, best, high = (users_that_fit(x, own, shared, setup.replicas) for x in (room.low, room.best, room.high))
+    fit = fitting_users(setup, load)
     capacity = engine_named(setup.engine).capacity(run_of(setup, load.context_tokens, room.best))
     return Plan(
         setup=setup,
@@ -220,11 +243,11 @@ def plan(setup: Setup, load: Load) -> Plan:
         capacity=capacity,
         request_bytes=own,
         shared_bytes=shared,
-        users_fit=(low, best, high),
+        users_fit=fit,
         longest_tokens=longest_context(setup, load, room.best),
         alone_tokens=longest_context(setup, replace(load, users=1), room.best),
         latency=latency_of(setup, load),
-        verdict=verdict_of(setup, load, budgets[tightest], own, shared, (low, best, high)),
+        verdict=verdict_of(setup, load, budgets[tightest], own, shared, fit),
     )
 
 
@@ -251,6 +274,12 @@ def verdict_of(setup: Setup, load: Load, budget: Budget, own: int, shared: int, 
             )
             return Verdict(False, False, said, term.name, -left)
     users = ceil_div(load.users, setup.replicas)
+    if users > setup.sequences_for(load.users):
+        said = (
+            f"does not fit: {load.users:,} users at a time, the engine runs {setup.sequences:,} on each of "
+            f"{setup.replicas:,} replicas (--sequences); the others would wait"
+        )
+        return Verdict(False, False, said, "sequences")
     need = users * own + shared
     if need > left:
         said = (

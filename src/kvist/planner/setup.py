@@ -15,8 +15,10 @@ from kvist.planner.budget import Overheads
 from kvist.spec.format import F16, KVFormat
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
+from kvist.units import ceil_div
 
 MOST_USERS: Final = 1_000_000
+MOST_DRAFTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Setup:
     """Everything a plan depends on except the load. ``weights`` are bytes on one rank of each stage.
 
     ``widths`` and ``compute`` say how wide weights are when read and in which format they are multiplied. ``cost``
-    prices a step (a roofline, or a measured machine). ``sequences`` is the engine's cap on running sequences.
+    prices a step (a roofline, or a measured machine). ``sequences`` is the engine's cap on running sequences; unless it
+    is ``fixed``, whoever serves more users raises it.
     """
 
     spec: ModelSpec
@@ -72,6 +75,7 @@ class Setup:
     engine: str = "kvist"
     batched_tokens: int = 2048
     sequences: int = 256
+    sequences_fixed: bool = False
     memory_fraction: float = 0.9
     block_tokens: int | None = None
     draft_layers: int = 0
@@ -88,8 +92,12 @@ class Setup:
         if self.sequences < 1:
             raise BadValue("sequences", self.sequences, "a count >= 1")
         for name in ("draft_layers", "draft_tokens"):
-            if getattr(self, name) < 0:
-                raise BadValue(name, getattr(self, name), "a count >= 0")
+            if not 0 <= getattr(self, name) <= MOST_DRAFTS:
+                raise BadValue(name, getattr(self, name), f"a count from 0 to {MOST_DRAFTS}")
+
+    def sequences_for(self, users: int) -> int:
+        """Sequences that one replica is started for when all users run at a time."""
+        return self.sequences if self.sequences_fixed else max(self.sequences, ceil_div(users, self.replicas))
 
     @property
     def replicas(self) -> int:

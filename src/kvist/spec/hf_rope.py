@@ -65,14 +65,20 @@ def read_rope(f: Fields, head_dim: int, family: RopeFamily, layer_type: str = FU
 
 def _rotary_dim(f: Fields, params: Fields, head_dim: int, family: RopeFamily) -> int:
     if params.has("partial_rotary_factor"):
-        dim = int(head_dim * params.number_or("partial_rotary_factor", 1.0))
+        dim = _share_of(f, head_dim, params.number_or("partial_rotary_factor", 1.0))
     elif f.has("rotary_dim"):
         dim = f.integer("rotary_dim")
     else:
-        dim = int(head_dim * f.number_or("partial_rotary_factor|rotary_pct", family.partial))
+        dim = _share_of(f, head_dim, f.number_or("partial_rotary_factor|rotary_pct", family.partial))
     if not 0 < dim <= head_dim:
         raise f.bad("partial_rotary_factor", dim, f"a rotary width within a head of {head_dim}")
     return dim + dim % 2
+
+
+def _share_of(f: Fields, head_dim: int, factor: float) -> int:
+    if not 0.0 < factor <= 1.0:
+        raise f.bad("partial_rotary_factor", factor, "a share above 0, up to 1")
+    return int(head_dim * factor)
 
 
 def _stretch(f: Fields, params: Fields, rope: Rope) -> Rope:

@@ -131,7 +131,7 @@ def _look(make_setup: MakeSetup, load: Load, slo: Slo, device: Device, place: Pl
 
 def _short_bytes(setup: Setup, load: Load) -> float:
     """Bytes that one device of the tightest stage lacks; 0 where the load fits."""
-    budget = min(budgets_of(setup), key=lambda b: b.available.best)
+    budget = min(budgets_of(setup, load.users), key=lambda b: b.available.best)
     own, shared = request_bytes_of(setup, load)
     return verdict_of(setup, load, budget, own, shared, (0, 0, 0)).short_bytes
 

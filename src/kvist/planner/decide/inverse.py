@@ -12,7 +12,7 @@ from kvist.errors import BadValue
 from kvist.planner.decide.fleet import smallest_devices
 from kvist.planner.decide.slo import Slo
 from kvist.planner.decide.turns import first_yes
-from kvist.planner.plan import Plan, budgets_of, plan, request_bytes_of, users_that_fit, verdict_of
+from kvist.planner.plan import Plan, budgets_of, fitting_users, plan, request_bytes_of, verdict_of
 from kvist.planner.plan import longest_context as context_that_fits
 from kvist.planner.setup import MOST_USERS, Load, Setup
 from kvist.spec.format import KVFormat
@@ -67,33 +67,27 @@ def most_users(setup: Setup, load: Load, slo: Slo | None = None) -> Answer:
 
 
 def _users_in_memory(setup: Setup, load: Load) -> tuple[int, str, str]:
-    budgets = budgets_of(setup)
-    budget = min(budgets, key=lambda b: b.available.best)
+    """The most users that fit, and what one more would break, from the same sums as a plan's."""
+    most = fitting_users(setup, load)[1]
     own, shared = request_bytes_of(setup, load)
-    fit = users_that_fit(budget.available.best, own, shared, setup.replicas)
-
-    def refused(n: int) -> bool:
-        return not verdict_of(setup, replace(load, users=n), budget, own, shared, (fit, fit, fit)).fits
-
-    if not refused(MOST_USERS):
-        return MOST_USERS, "nothing", f"{MOST_USERS:,} users hold no more than {format_bytes(shared)} together"
-    more = first_yes(refused, 0, MOST_USERS)
-    verdict = verdict_of(setup, replace(load, users=more), budget, own, shared, (fit, fit, fit))
+    if most >= MOST_USERS:
+        return most, "nothing", f"{most:,} users are as many as are looked at"
+    more = most + 1
+    budget = min(budgets_of(setup, more), key=lambda b: b.available.best)
+    verdict = verdict_of(setup, replace(load, users=more), budget, own, shared, (most, most, most))
     if verdict.broken != "cache":
-        return 0, verdict.broken, verdict.sentence
+        return most, verdict.broken, verdict.sentence
     need = ceil_div(more, setup.replicas) * own + shared
     how = (
         f"{more:,} users would need {format_bytes(need)} of cache on a device, "
         f"{format_bytes(verdict.short_bytes)} more than there are"
     )
-    if setup.sequences * setup.replicas < more - 1:
-        how += f"; the engine runs {setup.sequences:,} at a time on each replica, more wait in its queue"
-    return more - 1, "cache", how
+    return most, "cache", how
 
 
 def longest_context(setup: Setup, load: Load) -> Answer:
     """The longest context at which the load's users fit; ``plan`` counts it, this says what stops one token more."""
-    budget = min(budgets_of(setup), key=lambda b: b.available.best)
+    budget = min(budgets_of(setup, load.users), key=lambda b: b.available.best)
     n = context_that_fits(setup, load, budget.available.best)
     limit = setup.spec.context_tokens
     if limit and n >= limit:

@@ -20,6 +20,19 @@ _FILES: Final = {
     "tensorrt-llm": ("tensorrt_llm", "TensorrtLlm"),
 }
 
+_GGML: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+_CACHE_TYPES: Final = {
+    "kvist": ("f32", "f16", "bf16"),
+    "vllm": ("f32", "f16", "bf16", "fp8", "int8", "int4", "nvfp4"),
+    "vllm-legacy": ("f32", "f16", "bf16", "fp8"),
+    "sglang": ("f16", "bf16", "fp8", "mxfp4"),
+    "llama.cpp": _GGML,
+    "ik_llama.cpp": (*_GGML, "q6_0"),
+    "ipex-llm": ("f32", "f16", "fp8"),
+    "tensorrt-llm": ("f32", "f16", "bf16", "fp8", "int8", "nvfp4"),
+}
+"""Element types that each engine's cache may hold, as its own options list them."""
+
 _SPELLINGS: Final = (
     (r"^ik", "ik_llama.cpp"),
     (r"ipex", "ipex-llm"),
@@ -44,6 +57,11 @@ def named(text: str) -> str | None:
     if low in _FILES:
         return low
     return next((name for pattern, name in _SPELLINGS if re.search(pattern, low)), None)
+
+
+def cache_types(name: str) -> tuple[str, ...]:
+    """Element types that an engine's cache may hold. Raises ``BadValue`` for an unknown engine."""
+    return _CACHE_TYPES[engine(name).name]
 
 
 def engine(name: str) -> Engine:

@@ -134,9 +134,24 @@ def _facts_of(config: Mapping[str, object], beside: Mapping[str, object] | None,
     return assumed_weights(spec, weight_format_of(config, beside, spec), beside_elements=tower_elements(config))
 
 
+_DTYPES: Final = ("float32", "float16", "bfloat16", "float", "half", "float8_e4m3fn", "auto", "fp32", "fp16", "bf16")
+
+
 def _doubts(config: Mapping[str, object], beside: Mapping[str, object] | None) -> tuple[str, ...]:
+    said: list[str] = []
+    for place in (config, config.get("text_config")):
+        kind = place.get("torch_dtype", place.get("dtype")) if isinstance(place, Mapping) else None
+        if kind is not None and str(kind).removeprefix("torch.") not in _DTYPES:
+            said.append(f"the config's torch_dtype {str(kind)[:40]!r} is not known: weights are counted in 16 bit")
+    packed = config.get("quantization_config")
+    if packed is not None and not isinstance(packed, Mapping):
+        raise CorruptFile(
+            f"quantization_config is a {type(packed).__name__}, not an object", remedy="fetch the config again"
+        )
     method = unknown_method(config, beside)
-    return (f"weights are packed by {method!r}, which is not known here: counted as 8 bits each",) if method else ()
+    if method:
+        said.append(f"weights are packed by {method!r}, which is not known here: counted as 8 bits each")
+    return tuple(said)
 
 
 _PACKED_NAMES: Final = re.compile(r"nvfp4|mxfp4|fp8|awq|gptq|int[48]|w[48]a(?:8|16)|[48]bit|bnb", re.IGNORECASE)
