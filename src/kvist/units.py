@@ -37,10 +37,15 @@ def parse_bytes(text: str, *, name: str = "bytes") -> int:
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.0123`` -> ``'12.3 ms'``."""
+    """``0.0123`` -> ``'12.3 ms'``; minutes from ten of them on, hours from two."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    if seconds < 600:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:,.0f} min"
+    hours = seconds / 3600
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -35,7 +35,7 @@ SPEC = ModelSpec(
 WORK = {f: ModelWork(SPEC, KVFormat.parse(f), Widths(4, 4, 4, 4)) for f in ELEMENTS}
 
 LINEAR = Pipe(1.0, 310e9, 75e9)
-ATTENTION = {"f16": Pipe(0.72, 260e9), "f32": Pipe(0.61, 290e9), "bf16": Pipe(0.8, 240e9)}
+ATTENTION = {"f16": Pipe(0.72, 260e9, 100e9), "f32": Pipe(0.61, 290e9, 100e9), "bf16": Pipe(0.8, 240e9, 100e9)}
 OVERHEAD = Overhead(6e-4, 3e-5, 8e-5, 9e-7)
 
 
@@ -84,6 +84,7 @@ def readings(noise=0.0, outliers=0.0, seed=1):
 def numbers(found):
     rates = [found.linear.flops_per_s, found.linear.stream_bytes_per_s]
     rates += [x for f in ATTENTION for x in (found.attention[f].share, found.attention[f].flops_per_s)]
+    rates.append(found.attention["f16"].stream_bytes_per_s)
     o = found.overhead
     return [*rates, o.step_s, o.sequence_s, o.layer_s, o.layer_sequence_s]
 
@@ -91,6 +92,7 @@ def numbers(found):
 def known():
     rates = [LINEAR.flops_per_s, LINEAR.stream_bytes_per_s]
     rates += [x for pipe in ATTENTION.values() for x in (pipe.share, pipe.flops_per_s)]
+    rates.append(ATTENTION["f16"].stream_bytes_per_s)
     return [*rates, OVERHEAD.step_s, OVERHEAD.sequence_s, OVERHEAD.layer_s, OVERHEAD.layer_sequence_s]
 
 

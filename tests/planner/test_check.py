@@ -8,10 +8,11 @@ from engine_kit import CASES, CONFIGS, layer, model, needs_shared
 
 from kvist.cli.plan.check_table import render
 from kvist.errors import BadValue, CorruptFile
-from kvist.planner.check.case import Case, number
+from kvist.planner.check.case import Case
 from kvist.planner.check.models import Models, name_of
 from kvist.planner.check.quantity import quantity
 from kvist.planner.check.replay import check_cases, load_cases
+from kvist.planner.check.valid import number
 from kvist.planner.check.words import Words
 from kvist.planner.models.catalogue import spec_described
 
@@ -75,7 +76,8 @@ def only(configs, **fields):
 
 
 def test_every_shared_case_comes_out_right(report):
-    assert not report.failed
+    assert [r.id for r in report.unanswered] == ["lc-laguna-1m-full"]
+    assert not check_cases(load_cases(CASES), CONFIGS, fallback=spec_described).failed
     wrong = [r.id for r in report.own if r.judged and r.status not in PASSES and r.id != "lc-laguna-1m-full"]
     assert wrong == []
     assert len(report.own) == 72 and report.total.median_percent < 0.001
@@ -337,7 +339,7 @@ def test_the_organisation_decides_between_equals_and_the_generation_is_kept(conf
 
 def test_files_that_are_no_cases(tmp_path):
     bad = tmp_path / "bad.jsonl"
-    for text, match in (("{", "line 1 is not JSON"), ("{}", "no case"), ('{"expected": {"value": "many"}}', "'many'")):
+    for text, match in (("{", "line 1 is not JSON"), ("{}", "no case"), ('{"expected": {"value": "many"}}', '"many"')):
         bad.write_text(text)
         with pytest.raises(CorruptFile, match=match):
             load_cases(bad)

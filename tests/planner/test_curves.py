@@ -1,9 +1,12 @@
 """Curves go through the plan itself, and turn where it says."""
 
+from dataclasses import replace
+
 import pytest
 from hand_plans import DEVICE, FORTY, hand_plan
 
 from kvist.planner.decide.curves import latency_curve, memory_curve, roofline_points
+from kvist.planner.setup import MOST_USERS
 
 
 def test_memory_goes_through_the_plan_and_ends_at_the_models_context():
@@ -36,3 +39,10 @@ def test_points_lie_under_the_roof(tp):
         assert 0 < p.flops_per_s < roof
     assert points[0].flops_per_byte < points[1].flops_per_byte < points[2].flops_per_byte
     assert len(roofline_points(hand_plan(users=1, tp=tp))) == 2
+
+
+def test_latency_stops_at_the_most_users_that_can_be_asked_for():
+    plan = hand_plan(users=10)
+    crowded = replace(plan, users_fit=(0, MOST_USERS - 1, MOST_USERS))
+    points = latency_curve(crowded)
+    assert max(p.users for p in points) == MOST_USERS

@@ -48,6 +48,7 @@ def test_the_schema_is_closed_and_says_what_is_required():
     optional = set(schema()["properties"]) - set(schema()["required"])
     assert optional == {
         "crossovers", "advice", "inverse", "comparison", "hit_rates", "offload", "split", "derivation",
+        "promise",
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from kvist.cost.interval import Interval
 from kvist.errors import ModelError
 from kvist.planner.budget import Budget
 from kvist.planner.decide.no_cache import Row
+from kvist.planner.decide.slo import Slo
 from kvist.planner.explain.cache import STATE_BYTES, rank_spec
 from kvist.planner.explain.derivation import Section
 from kvist.planner.plan import Plan
@@ -37,8 +38,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "version": VERSION,
         "verdict": {
             "fits": plan.verdict.fits,
-            "sure": plan.verdict.sure,
-            "sentence": plan.verdict.sentence,
+            "sure": plan.verdict.sure and weights_known(plan.setup),
+            "sentence": sentence(plan),
             "broken": plan.verdict.broken or None,
             "short_bytes": plan.verdict.short_bytes,
         },
@@ -65,7 +66,26 @@ def as_dict(plan: Plan) -> dict[str, Any]:
 
 def notes_of(plan: Plan) -> tuple[str, ...]:
     """What a person should know beside the numbers, each sentence once."""
-    return tuple(dict.fromkeys((*plan.setup.notes, *plan.setup.spec.notes, *plan.capacity.notes)))
+    return tuple(dict.fromkeys((*_of_pool(plan), *plan.setup.notes, *plan.setup.spec.notes, *plan.capacity.notes)))
+
+
+def _of_pool(plan: Plan) -> tuple[str, ...]:
+    """Why a pool holds a context that is longer than itself."""
+    tokens, longest = plan.capacity.tokens, plan.longest_tokens
+    if not tokens or tokens >= longest:
+        return ()
+    counted = f"the pool's tokens are counted at {plan.load.context_tokens:,} tokens a request"
+    return (f"{counted}; a context of {longest:,} fits, as windows and states do not grow with it",)
+
+
+def weights_known(setup: Setup) -> bool:
+    """False where nothing says what the weights weigh: the cache alone is planned, and seconds mean nothing."""
+    return any(rank.high > 0 for rank in setup.weights)
+
+
+def sentence(plan: Plan) -> str:
+    """The verdict in words, with what it leaves out."""
+    return plan.verdict.sentence + ("" if weights_known(plan.setup) else "; cache only: weights not known")
 
 
 def need_bytes(plan: Plan) -> int:
@@ -110,6 +130,18 @@ def no_cache_as_list(rows: Iterable[Row]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def promise_as_dict(plan: Plan, promise: Slo) -> dict[str, Any]:
+    """Limits on seconds, and whether the plan keeps them; ``missed`` names ``ttft``, ``tpot`` or a term of memory."""
+    return {
+        "max_ttft_s": promise.ttft_s,
+        "max_tpot_s": promise.tpot_s,
+        "met": promise.met(plan),
+        "sure": promise.sure(plan),
+        "missed": list(promise.missed(plan)),
+        "how": promise.said(plan),
+    }
 
 
 def interval(known: Interval) -> dict[str, Any]:

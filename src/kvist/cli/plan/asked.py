@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kvist.errors import BadValue, MissingField, UsageError
 from kvist.planner.ask import Question, answer
 from kvist.planner.decide.slo import Slo
 from kvist.planner.plan import Plan
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvist.cost.measured import MeasuredMachine
+
+
+def answered(question: Question, machine: MeasuredMachine | None) -> Plan:
+    """The plan, with errors in the words of the command line. Raises ``KvistError``."""
+    if question.draft_tokens and not question.draft_layers:
+        raise UsageError(
+            f"--draft-tokens {question.draft_tokens} are proposed by no layer", remedy="add --draft-layers, such as 1"
+        )
+    try:
+        return answer(question, machine)
+    except MissingField as error:
+        hint = "" if question.shape_only else ", or take --shape-only for the cache's shape alone"
+        raise MissingField(error.fields, source=question.model, remedy=f"add the fields{hint}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +55,13 @@ class Asked:
 
     @property
     def promise(self) -> Slo | None:
-        """Limits on seconds that were asked for."""
+        """Limits on seconds that were asked for. Raises ``BadValue`` for one that is not above 0."""
+        for name, limit in self.limits.items():
+            if not limit > 0:
+                raise BadValue(f"--{name.replace('_', '-')}", limit, "a time above 0")
         limits = {f"{name}_s": self.limits[f"max_{name}"] for name in ("ttft", "tpot") if f"max_{name}" in self.limits}
         return Slo(**limits) if limits else None
 
     def changed(self, **fields: Any) -> Plan:
         """The answer to the question with some fields changed."""
-        return answer(replace(self.question, **fields), self.machine)
+        return answered(replace(self.question, **fields), self.machine)

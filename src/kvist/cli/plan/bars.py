@@ -32,22 +32,33 @@ TAG_STYLE: Final = {"exact": "green", "measured": "cyan", "assumed": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One run of the bar: bytes of one device."""
+    """One run of the bar: bytes of one device. ``drawn_bytes`` of them have a place in the bar; None: all."""
 
     name: str
     bytes: Interval
+    drawn_bytes: float | None = None
+
+    @property
+    def in_bar(self) -> float:
+        """Bytes that the bar gives cells to."""
+        return self.bytes.best if self.drawn_bytes is None else self.drawn_bytes
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
-    """The whole device, and what is asked for beyond it (``missing``), in the order in which memory is taken."""
-    budget, need = plan.budget, float(need_bytes(plan))
-    room = budget.available
-    taken = sum(term.bytes.best for term in budget.terms)
+    """The whole device, and what is asked for beyond it (``missing``), in the order in which memory is taken.
+
+    The term that breaks is drawn as far as there is memory; what comes after it has none.
+    """
+    budget, need, missing = plan.budget, float(need_bytes(plan)), plan.verdict.short_bytes
+    room, left = budget.available, budget.usable_bytes
     used = max(0.0, min(need, room.best))
-    free, missing = max(0.0, room.best - used), need - used
-    outside = max(0.0, budget.total_bytes - max(budget.usable_bytes, taken))
+    free = max(0.0, room.best - used)
+    outside = max(0.0, budget.total_bytes - budget.usable_bytes)
     tag: Tag = "exact" if missing <= 0 else room.tag
-    found = [Segment(term.name, term.bytes) for term in budget.terms]
+    found = []
+    for term in budget.terms:
+        found.append(Segment(term.name, term.bytes, min(term.bytes.best, left)))
+        left = max(0.0, left - term.bytes.best) if term.name != plan.verdict.broken else 0.0
     found.append(Segment("cache used", Interval.exactly(used, tag)))
     if missing > 0:
         found.append(Segment("missing", Interval.exactly(missing, tag)))
@@ -87,7 +98,7 @@ def bar(parts: Sequence[Segment], width: int, *, ascii_only: bool) -> Text:
     from rich.text import Text
 
     line = Text()
-    for part, n in zip(parts, cells([part.bytes.best for part in parts], width), strict=True):
+    for part, n in zip(parts, cells([part.in_bar for part in parts], width), strict=True):
         line.append(glyph(part.name, ascii_only=ascii_only) * n, style(part.name))
     return line
 
@@ -98,11 +109,8 @@ def limit_mark(plan: Plan, parts: Sequence[Segment], width: int, *, ascii_only: 
 
     if plan.verdict.fits:
         return None
-    sizes = [part.bytes.best for part in parts]
-    at = round(plan.budget.usable_bytes / sum(sizes) * width)
-    if plan.budget.available.best > 0:
-        names = [part.name for part in parts]
-        at = sum(cells(sizes, width)[: names.index("missing")])
+    names = [part.name for part in parts]
+    at = sum(cells([part.in_bar for part in parts], width)[: names.index("missing")])
     said = f"{'^' if ascii_only else '▲'} {format_bytes(plan.budget.usable_bytes)}: what there is"
     return Text(" " * min(at, width - len(said)) + said, "bold red")
 

@@ -12,7 +12,8 @@ from kvist.cli.plan import options as ask
 
 EPILOG = (
     "Options that say what is planned are also environment variables (KVIST_CONTEXT=32k) and keys of a TOML file. "
-    "32k tokens are 32,768. WHAT is users, context, devices or format. Exit code 1: it does not fit."
+    "32k tokens are 32,768. WHAT is users, context, devices or format. "
+    "Exit code 1: it does not fit, or misses --max-ttft or --max-tpot."
 )
 
 

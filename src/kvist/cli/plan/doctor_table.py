@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 _COLOURS: Final = {"agrees": "green", "differs": "yellow", "read": "dim"}
 _UNKNOWN: Final = "-"
 _WIDE: Final = 120
-_NARROW: Final = 78
+_TERM: Final = 14
+"""Cells that a term's name has at least; longer ones take several lines."""
+
 _LABELS: Final = {
     "kv": "cache", "k": "cache, keys", "v": "cache, values", "state": "states", "s": "states, S", "r": "states, R",
     "ssm": "states", "conv": "states, filters", "kv_cells": "cells", "kv_available": "available to the cache",
@@ -64,24 +66,50 @@ def _rows(d: Diagnosis, width: int) -> RenderableType:
     from rich.markup import escape
     from rich.table import Table
 
-    wide, ends_fit = width >= _WIDE, width >= _NARROW
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("term", overflow="fold", min_width=14)
-    for name in (*["line"] * wide, "printed", "predicted", *["low - high"] * ends_fit, "off"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("known", no_wrap=True)
+    wide = width >= _WIDE
+    shown = _fitting(d, width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, int(wide), 0, 0))
+    table.add_column("term", overflow="fold", min_width=_TERM)
+    for name in shown:
+        table.add_column(name, justify="left" if name in ("", "known") else "right", no_wrap=True)
     if wide:
         table.add_column("from", overflow="fold")
     for r in d.rows:
-        guess = r.predicted
-        best = _number(guess.best, r.unit) if guess else _UNKNOWN
-        ends = _span(guess.low, guess.high, r.unit) if guess and guess.low < guess.high else ""
-        off = "" if r.percent is None else f"{r.percent:+.2f} %"
-        cells = [escape(_name(r)), *[str(r.line)] * wide, escape(r.text), best, *[ends] * ends_fit, off]
-        verdict, tag = f"[{_COLOURS[r.verdict]}]{r.verdict}[/]", guess.tag if guess else ""
-        table.add_row(*cells, verdict, tag, *[escape(r.how)] * wide)
+        cells = _cells(r)
+        verdict = f"[{_COLOURS[r.verdict]}]{r.verdict}[/]"
+        numbers = (verdict if name == "" else escape(cells[name]) for name in shown)
+        table.add_row(escape(_name(r)), *numbers, *[escape(r.how)] * wide)
     return table
+
+
+def _cells(r: Row) -> dict[str, str]:
+    """Everything a row can show, by its column."""
+    guess = r.predicted
+    return {
+        "line": str(r.line),
+        "printed": r.text,
+        "predicted": _number(guess.best, r.unit) if guess else _UNKNOWN,
+        "low - high": _span(guess.low, guess.high, r.unit) if guess and guess.low < guess.high else "",
+        "off": "" if r.percent is None else f"{r.percent:+.2f} %",
+        "": r.verdict,
+        "known": guess.tag if guess else "",
+    }
+
+
+def _fitting(d: Diagnosis, width: int) -> list[str]:
+    """Columns that fit whole beside a term's name: the ends of predictions go first, then how they are known."""
+    from rich.cells import cell_len
+
+    rows = [_cells(r) for r in d.rows]
+    shown = ["printed", "predicted", "low - high", "off", "", "known"]
+    if width >= _WIDE:
+        return ["line", *shown]
+    for dropped in ("low - high", "known"):
+        taken = sum(1 + max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in shown)
+        if _TERM + taken <= width:
+            break
+        shown.remove(dropped)
+    return shown
 
 
 def _span(low: float, high: float, unit: str) -> str:

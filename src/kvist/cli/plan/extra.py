@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any, Final
 
+from kvist.cli.plan.words import counted
 from kvist.planner.decide.advice import Suggestion
 from kvist.planner.decide.turns import Turn
 
@@ -45,7 +46,7 @@ def turn_rows(found: tuple[tuple[str, Turn], ...]) -> list[tuple[str, str]]:
 def _at(turn: Turn) -> str:
     if turn.at is None:
         return "never"
-    return f"from {turn.at:,} {turn.unit}" + ("" if turn.reached else " (beyond the model)")
+    return f"from {counted(turn.at, turn.unit.removesuffix('s'))}" + ("" if turn.reached else " (beyond the model)")
 
 
 def advice_as_list(found: tuple[Suggestion, ...]) -> list[dict[str, Any]]:

@@ -106,7 +106,10 @@ def show_models(*, as_json: bool) -> int:
 
 
 def check(cases: Path, configs: Path | None, *, as_json: bool) -> int:
-    """Replay cases; 1 when a number that must come out right is off."""
+    """Replay cases; 1 when a number that must come out right is off or unanswered.
+
+    Raises ``UsageError`` for a file in which nothing can be judged: passing such a file would say nothing.
+    """
     from kvist.cli.plan.progress import progress
     from kvist.planner.check.replay import check_cases, load_cases
     from kvist.planner.models.catalogue import spec_described
@@ -116,10 +119,14 @@ def check(cases: Path, configs: Path | None, *, as_json: bool) -> int:
             "--check needs the models' configs", remedy="add --configs DIR, a folder of org__name.json files"
         )
     loaded = load_cases(cases)
+    if not any(case.judged for case in loaded):
+        classes = ", ".join(sorted({case.check_class for case in loaded}))
+        held = f"only cases of class {classes}, which are not judged" if loaded else "no case at all"
+        raise UsageError(f"{cases} holds {held}", remedy="add cases whose check_class is exact or budget")
     with progress("checking cases", len(loaded)) as step:
         report = check_cases(step.counted(loaded), configs, fallback=spec_described)
     if as_json:
-        print(json.dumps(report.as_dict(), ensure_ascii=False))
+        print(json.dumps(report.as_dict(), ensure_ascii=False, allow_nan=False))
     else:
         from rich.console import Console
 

@@ -11,6 +11,7 @@ from kvist.config import Given
 from kvist.errors import KvistError
 from kvist.planner.doctor.base import EngineLog
 from kvist.planner.doctor.diagnose import Diagnosis, diagnose, run_of_log
+from kvist.planner.doctor.named import names_in
 from kvist.planner.doctor.read import read_log
 from kvist.planner.models.find import find
 
@@ -26,7 +27,7 @@ def show_log(path: Path, gathered: Mapping[str, Given], *, as_json: bool) -> int
     if "model" in values:
         said = _diagnosed(log, find(values["model"], online=online, shape_only=values.get("shape_only", False)))
     else:
-        said = _diagnosed(log, _named_by(log, online=online))
+        said = _diagnosed(log, _named_by(log, online=online), weighed="llama" not in log.engine)
     if as_json:
         print(json.dumps(said.as_dict(), ensure_ascii=False, allow_nan=False))
         return 0
@@ -39,19 +40,29 @@ def show_log(path: Path, gathered: Mapping[str, Given], *, as_json: bool) -> int
 
 
 def _named_by(log: EngineLog, *, online: bool) -> Found | None:
-    """The model that the log names; None when it names none that can be found. The diagnosis then says so."""
-    name = log.word("model")
-    if not name:
-        return None
-    try:
-        return find(name, online=online)
-    except KvistError:
-        return None
+    """The model that the log names; None when it names none that can be found. The diagnosis then says so.
+
+    llama.cpp prints names, not ids: the hub is not asked, and a model of other layers than the log's is not it.
+    """
+    local = "llama" in log.engine
+    for name in names_in(log):
+        try:
+            found = find(name, online=online and not local)
+        except KvistError:
+            continue
+        layers = log.count("n_layer")
+        known = len(found.spec.layers)
+        if layers is None or layers in (known, known + found.spec.draft_layers):
+            return found
+    return None
 
 
-def _diagnosed(log: EngineLog, found: Found | None) -> Diagnosis:
+def _diagnosed(log: EngineLog, found: Found | None, *, weighed: bool = True) -> Diagnosis:
+    """``weighed`` False: the file's number format is not that of the model as published, so its weights are not."""
     if found is None:
         return diagnose(log)
+    if not weighed:
+        return diagnose(log, spec=found.spec)
     try:
         weights = found.weights.on_rank(found.spec, run_of_log(log, found.spec).place)
     except KvistError:  # a placement or a shape that cannot be weighed: the diagnosis says what is wrong with it

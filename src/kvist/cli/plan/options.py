@@ -111,8 +111,13 @@ _ROWS: Final = (
     ("online", read_bool, "true or false", "look up models that are not bundled on the Hugging Face hub (yes)"),
 )
 _PROMISES: Final = (
-    ("max_ttft", read_seconds, _SECONDS, "with --what: longest time to a first token"),
-    ("max_tpot", read_seconds, _SECONDS, "with --what: longest time between tokens"),
+    (
+        "max_ttft",
+        read_seconds,
+        _SECONDS,
+        "longest time to a first token: a limit of --what, else judged beside the verdict",
+    ),
+    ("max_tpot", read_seconds, _SECONDS, "longest time between tokens: likewise"),
 )
 PLAN: Final = {
     name: Option(section, name, read, expected, text)
@@ -200,7 +205,7 @@ def changes_of(text: str) -> dict[str, object]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"compare={text!r} cannot be read ({error})", remedy="close the quotes") from error
+        raise UsageError(f"--compare {text!r} cannot be read ({error})", remedy="close the quotes") from error
     changes: dict[str, object] = {}
     while words:
         flag, equals, value = words.pop(0).partition("=")
@@ -211,7 +216,7 @@ def changes_of(text: str) -> dict[str, object]:
             continue
         if not equals:
             if not words:
-                raise UsageError(f"compare={text!r}: {flag} needs a value", remedy=f"expected {option.expected}")
+                raise UsageError(f"--compare {text!r}: {flag} needs a value", remedy=f"expected {option.expected}")
             value = words.pop(0)
         try:
             changes[name] = option.read(value)
@@ -231,5 +236,5 @@ def _named(flag: str, text: str) -> tuple[str, bool]:
         near = get_close_matches(name, QUESTION, n=1)
         hint = f"did you mean --{near[0].replace('_', '-')}? " if near else ""
         known = ", ".join("--" + known.replace("_", "-") for known in QUESTION)
-        raise UsageError(f"compare={text!r}: {flag!r} is not a flag of a plan", remedy=f"{hint}known: {known}")
+        raise UsageError(f"--compare {text!r}: {flag!r} is not a flag of a plan", remedy=f"{hint}known: {known}")
     return name, not off

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kvist.cli.plan.words import counted
 from kvist.errors import BadValue, KvistError, UsageError
 from kvist.planner.decide.curves import latency_curve, memory_curve, roofline_points
 from kvist.planner.plan import Plan
-from kvist.planner.report import notes_of
+from kvist.planner.report import notes_of, weights_known
 from kvist.units import GIB
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ _CACHE: Final = "#4c9f50"
 def check_plot_file(file: Path) -> None:
     """Refuse what cannot be drawn before anything is computed. Raises ``BadValue``, ``UsageError``."""
     if file.suffix.lower() not in KINDS:
-        raise BadValue("plot", str(file), f"a file that ends in {', '.join(KINDS)}")
+        raise BadValue("--plot", str(file), f"a file that ends in {', '.join(KINDS)}")
     if not file.absolute().parent.is_dir():
-        raise BadValue("plot", str(file), "a file in a folder that exists", remedy=f"make {file.parent} first")
+        raise BadValue("--plot", str(file), "a file in a folder that exists", remedy=f"make {file.parent} first")
     _figure(1, 1)
 
 
@@ -65,9 +66,11 @@ def _figure(width: float, height: float) -> Figure:
 def _title(plan: Plan) -> str:
     setup, load = plan.setup, plan.load
     name = setup.spec.name or setup.spec.architecture
+    unknown = "" if weights_known(setup) else ", weights not known"
     return (
         f"{name} on {setup.place.devices} x {setup.device.name} ({setup.place.name}), "
-        f"{setup.engine}, {setup.kv_format.name} cache, {load.users:,} users at {load.context_tokens:,} tokens"
+        f"{setup.engine}, {setup.kv_format.name} cache, {counted(load.users, 'user')} at {load.context_tokens:,} tokens"
+        f"{unknown}"
     )
 
 
@@ -80,7 +83,7 @@ def draw_memory(plan: Plan, axes: Axes) -> None:
         ground += size
     for users, held in curve.cache_bytes.items():
         top = [(ground + size) / GIB for size in held]
-        label = f"cache of {users:,} user{'s' * (users > 1)}"
+        label = f"cache of {counted(users, 'user')}"
         if users == plan.load.users:
             axes.fill_between(curve.contexts, ground / GIB, top, color=_CACHE, alpha=0.6, label=label, linewidth=0)
         else:

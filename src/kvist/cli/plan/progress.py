@@ -1,4 +1,4 @@
-"""A progress bar on standard error, where a person looks; nothing where a program listens."""
+"""A progress bar on standard error, where a person looks; where a program listens, lines or nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ class Steps:
         self.tell(len(known), len(known), "")
 
 
+def _line(title: str, done: int, of: int, what: str) -> None:
+    print(f"{title}: {done} of {of}" + (f", {what}" if what else ""), file=sys.stderr, flush=True)
+
+
 @contextmanager
-def progress(title: str, total: int | None = None) -> Iterator[Steps]:
-    """A bar that goes away when it is done; silent unless standard error is a terminal."""
+def progress(title: str, total: int | None = None, *, lines: bool = False) -> Iterator[Steps]:
+    """A bar that goes away when it is done. Away from a terminal it is silent, or tells each step with ``lines``."""
     if not sys.stderr.isatty():
-        yield Steps(lambda done, total, what: None)
+        yield Steps(lambda done, of, what: _line(title, done, of, what) if lines else None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

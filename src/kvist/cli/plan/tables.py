@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.plan.asked import Asked, Part
@@ -9,7 +10,7 @@ from kvist.planner.decide.hit_rate import HitRow, hit_rate_curve
 from kvist.planner.decide.offload import Crossover, Decision, crossover, table
 from kvist.planner.decide.split import Balance, Shipment, balance, ship
 from kvist.planner.decide.tiers import Tier, usual_tiers
-from kvist.planner.report import interval
+from kvist.planner.report import interval, weights_known
 from kvist.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -57,23 +58,34 @@ def offload_part(asked: Asked) -> Part:
             "load",
             "recompute",
             "better",
-            "keep if asked",
             "from tokens",
         )
         for d, turn in zip(decisions, turns, strict=True):
-            keep = "drop" if d.keep_from_reuse is None else f"> {d.keep_from_reuse:.3g}x"
             better = f"{d.choice} x{d.factor:.3g}" + ("" if d.sure else "?")
             start = "never" if turn.tokens is None else "always" if turn.tokens == 1 else f"{turn.tokens:,}"
             drawn.add_row(
                 d.tier.name, format_bytes(d.bytes), format_seconds(d.load_s.best), format_seconds(d.recompute_s.best),
-                better, keep, start,
+                better, start,
             )  # fmt: skip
         drawn.caption = "?: not at every end of the guesses; from tokens: the shortest prefix that is worth loading"
         console.print(drawn)
+        for d, tier in zip(decisions, tiers, strict=True):
+            console.print(f"  {tier.name}: {keep_text(d.keep_from_reuse)}", markup=False, highlight=False)
         for tier in tiers:
             console.print(f"  {tier.name}: {tier.how}", markup=False, highlight=False, style="dim")
 
     return Part("offload", data, draw)
+
+
+def keep_text(reuse: float | None) -> str:
+    """How often prompts must be asked for again to be worth storing; rounded to the safe side."""
+    if reuse is None:
+        return "never worth keeping: computing again is faster"
+    if reuse >= 1:
+        return f"worth keeping when it is asked for again {reuse:.3g} times or more"
+    if reuse > 0.2:
+        return f"worth keeping when at least {ceil(100 * reuse)} of 100 come back"
+    return f"worth keeping when at least 1 in {floor(1 / reuse):,} comes back" if reuse > 0 else "always worth keeping"
 
 
 def _tier(tier: Tier) -> dict[str, Any]:
@@ -170,6 +182,7 @@ def _balance(b: Balance) -> dict[str, Any]:
 def hit_rates_part(asked: Asked) -> Part:
     """First tokens and users over the share of the prompt that is cached and shared."""
     rates = sorted({*RATES, asked.plan.load.hit_rate})
+    known = weights_known(asked.plan.setup)
     rows = hit_rate_curve(asked.plan.setup, asked.plan.load, rates)
 
     def draw(console: Console) -> None:
@@ -177,8 +190,8 @@ def hit_rates_part(asked: Asked) -> Part:
         drawn = _light(title, "hit rate", "cached tokens", "first token", "saved", "users fit", "bytes saved")
         for row in rows:
             drawn.add_row(
-                f"{row.rate:.0%}", f"{row.cached_tokens:,}", format_seconds(row.ttft.best),
-                format_seconds(row.saved_s) if row.saved_s else "", f"{row.users_fit[1]:,}",
+                f"{row.rate:.0%}", f"{row.cached_tokens:,}", format_seconds(row.ttft.best) if known else "not known",
+                format_seconds(row.saved_s) if row.saved_s and known else "", f"{row.users_fit[1]:,}",
                 format_bytes(row.saved_bytes) if row.saved_bytes else "",
             )  # fmt: skip
         console.print(drawn)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from kvist.cli.model import count_text
 from kvist.cli.plan.bars import TAG_STYLE, bar, legend, limit_mark, segments
+from kvist.cli.plan.words import counted
 from kvist.cost.interval import Interval
+from kvist.planner.decide.slo import Slo
 from kvist.planner.plan import Plan
-from kvist.planner.report import as_dict, notes_of
+from kvist.planner.report import as_dict, notes_of, sentence, weights_known
 from kvist.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NOTES_SHOWN: Final = 3
+NOT_KNOWN: Final = "not known without the weights"
 _ABOUT: Final = 150
 """Characters of a note on the screen; ``--explain`` prints it in full."""
 
@@ -29,9 +32,10 @@ def render(
     rows: Sequence[tuple[str, str]] = (),
     advice: Sequence[str] = (),
     advice_title: str = "What would help most",
+    promise: Slo | None = None,
 ) -> None:
     """Draw one screen. ``rows`` are crossovers for the table's end, ``advice`` what would help most."""
-    console.print(verdict(plan))
+    console.print(verdict(plan, promise))
     console.print()
     console.print(memory(plan, console))
     console.print()
@@ -42,19 +46,33 @@ def render(
     _list(console, "Notes", [_short(note) for note in shown], f"{rest} more: --explain" if rest else "")
 
 
-def verdict(plan: Plan) -> Text:
-    """One or two lines: does it fit, and what limits it."""
+def verdict(plan: Plan, promise: Slo | None = None) -> Text:
+    """A line or two, and one for a promise: does it fit, what limits it, does it come in time."""
     from rich.text import Text
 
-    said, latency = plan.verdict, plan.latency
-    colour = "bold red" if not said.fits else "bold green" if said.sure else "bold yellow"
-    head, colon, rest = said.sentence.partition(":")
+    said, latency, known = plan.verdict, plan.latency, weights_known(plan.setup)
+    colour = "bold red" if not said.fits else "bold green" if said.sure and known else "bold yellow"
+    head, colon, rest = sentence(plan).partition(":")
     line = Text(head.upper() + colon, colour).append(rest, "not bold")
     if not said.fits:
         broken = f"\nbroken by {said.broken}, {format_bytes(said.short_bytes)} short on each device"
-        return line.append(broken, "not bold red")
-    bound = f"\nanswers bound by {latency.tpot_bound}, prompts by {latency.ttft_bound}"
-    return line.append(bound, "not bold dim")
+        line.append(broken, "not bold red")
+    elif known:
+        bound = f"\nanswers bound by {latency.tpot_bound}, prompts by {latency.ttft_bound}"
+        line.append(bound, "not bold dim")
+    return line if promise is None else line.append_text(_promise(plan, promise))
+
+
+def _promise(plan: Plan, promise: Slo) -> Text:
+    """Whether limits on seconds are kept."""
+    from rich.text import Text
+
+    if not promise.met(plan):
+        why = promise.said(plan) if plan.verdict.fits else "it does not fit"
+        return Text(f"\npromise missed: {why}", "not bold red")
+    if promise.sure(plan):
+        return Text("\npromise kept, even with the worst of every guess", "not bold green")
+    return Text("\npromise kept with the best guess, not with the worst of every guess", "not bold yellow")
 
 
 def memory(plan: Plan, console: Console) -> RenderableType:
@@ -107,11 +125,12 @@ def _model_rows(plan: Plan) -> list[tuple[str, Text]]:
         round(8 * width, 2)
         for width in (setup.widths.dense, setup.widths.expert if _sparse(plan) else setup.widths.dense)
     }
-    weights = " and ".join(f"{bits:.3g}" for bits in sorted(widths))
+    weights = " and ".join(f"{bits:.3g}" for bits in sorted(widths)) + " bit weights"
+    weights = weights if weights_known(setup) else "weights not known"
     return [
         ("model", Text(model["name"], "bold").append(": " + ", ".join(facts), "not bold")),
         ("placement", Text(f"{many}{setup.device.name}{place}")),
-        ("engine", Text(f"{setup.engine}, {engine['kv_format']} cache, {weights} bit weights; {step} tokens a step")),
+        ("engine", Text(f"{setup.engine}, {engine['kv_format']} cache, {weights}; {step} tokens a step")),
     ]
 
 
@@ -135,15 +154,24 @@ def _cache_rows(plan: Plan) -> list[tuple[str, Text]]:
     user.append(f"; in blocks {held}" + (" on each device" if ranks else ""))
     if plan.shared_bytes:
         user.append(f" of its own, {format_bytes(plan.shared_bytes)} shared by all")
-    low, best, high = plan.users_fit
-    fit = _spread(f"{best:,}", f"{low:,}", f"{high:,}").append(f" users; {load.users:,} of them at up to ")
-    fit.append(f"{plan.longest_tokens:,} tokens")
     return [
         ("one token", token),
         ("one user", user),
         ("pool", Text(_pool(plan) if capacity.tokens else "none")),
-        ("fit", fit),
+        ("fit", _fit(plan)),
     ]
+
+
+def _fit(plan: Plan) -> Text:
+    """Users at the context, and the context at which the users asked for fit."""
+    from rich.text import Text
+
+    low, best, high = plan.users_fit
+    users, longest = plan.load.users, plan.longest_tokens
+    said = spread(f"{best:,}", f"{low:,}", f"{high:,}").append(" user" if high == 1 else " users")
+    if not longest:
+        return said.append(f"; not {users:,} at any context") if high else Text("none")
+    return (said if high else Text("none")).append(f"; {counted(users, 'user')} at up to {counted(longest, 'token')}")
 
 
 def _pool(plan: Plan) -> str:
@@ -155,41 +183,39 @@ def _pool(plan: Plan) -> str:
 
 
 def _time_rows(plan: Plan) -> list[tuple[str, Text]]:
+    from rich.text import Text
+
     latency, load = plan.latency, plan.load
     burst = latency.burst
+    if not weights_known(plan.setup):
+        names = ("first token", *(["in a burst"] if load.users > 1 else []), "next token", "speed")
+        return [(name, Text(NOT_KNOWN, "yellow")) for name in names]
     rows = [("first token", _seconds(latency.ttft).append(f"; {latency.ttft_bound}", "dim"))]
     if load.users > 1:
-        from rich.text import Text
-
-        each = " to ".join(_long(x) for x in (burst.first_s, burst.last_s))
-        rows.append(("in a burst", Text(f"{_long(burst.mean_s)} on average, {each}, when all {load.users:,} arrive")))
+        each = " to ".join(format_seconds(x) for x in (burst.first_s, burst.last_s))
+        rows.append(
+            ("in a burst", Text(f"{format_seconds(burst.mean_s)} on average, {each}, when all {load.users:,} arrive"))
+        )
     rows.append(("next token", _seconds(latency.tpot).append(f"; {latency.tpot_bound}", "dim")))
     rate = latency.tokens_per_s
-    speed = _spread(f"{rate.best:,.0f}", f"{rate.low:,.0f}", f"{rate.high:,.0f}").append(" tokens/s in all")
+    speed = spread(f"{rate.best:,.0f}", f"{rate.low:,.0f}", f"{rate.high:,.0f}").append(" tokens/s in all")
     return [*rows, ("speed", speed)]
 
 
 def _seconds(known: Interval) -> Text:
     best, low, high = (format_seconds(x) for x in (known.best, known.low, known.high))
-    return _spread(best, low, high).append(" ").append(known.tag, TAG_STYLE[known.tag])
+    return spread(best, low, high).append(" ").append(known.tag, TAG_STYLE[known.tag])
 
 
-def _long(seconds: float) -> str:
-    """Seconds; minutes and hours where there are many."""
-    if seconds < 600:
-        return format_seconds(seconds)
-    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.3g} h"
-
-
-def _spread(best: str, low: str, high: str) -> Text:
+def spread(best: str, low: str, high: str) -> Text:
     """``41.1 ms (35..58 ms)``; the best alone where the ends print alike."""
     from rich.text import Text
 
     if low == high:
         return Text(best)
-    unit = high.partition(" ")[2]
-    if unit and low.endswith(unit):
-        low = low.removesuffix(unit).strip()
+    number, _, unit = low.partition(" ")
+    if unit == high.partition(" ")[2]:
+        low = number
     return Text(best).append(f" ({low}..{high})", "dim")
 
 

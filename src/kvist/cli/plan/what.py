@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.plan.asked import Asked, Part
+from kvist.cli.plan.words import counted
 from kvist.cost.device import Device
 from kvist.errors import BadValue
 from kvist.planner.ask import resolve, with_format
@@ -24,20 +25,20 @@ def part(asked: Asked) -> Part:
     """The answer to ``--what``. Raises ``BadValue`` for a question that is not known."""
     what = asked.params["what"]
     if what not in _QUESTIONS:
-        raise BadValue("what", what, f"one of {', '.join(_QUESTIONS)}")
+        raise BadValue("--what", what, f"one of {', '.join(_QUESTIONS)}")
     return _QUESTIONS[what](asked)
 
 
 def _users(asked: Asked) -> Part:
     found = most_users(asked.plan.setup, asked.plan.load, asked.promise)
-    return _answered("users", found, f"{found.value:,} users at {asked.plan.load.context_tokens:,} tokens")
+    return _answered("users", found, f"{counted(found.value, 'user')} at {asked.plan.load.context_tokens:,} tokens")
 
 
 def _context(asked: Asked) -> Part:
     if asked.promise is not None:
-        raise BadValue("what", "context", "users, devices or format with --max-ttft or --max-tpot")
+        raise BadValue("--what", "context", "users, devices or format with --max-ttft or --max-tpot")
     found = longest_context(asked.plan.setup, asked.plan.load)
-    return _answered("context", found, f"{found.value:,} tokens for {asked.plan.load.users:,} users")
+    return _answered("context", found, f"{counted(found.value, 'token')} for {counted(asked.plan.load.users, 'user')}")
 
 
 def _answered(what: str, found: Answer, said: str) -> Part:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvist.errors import CorruptFile
+from kvist.planner.check.valid import JUDGED, check_class, check_fields, number, shown
 from kvist.planner.check.words import Words
 
 
@@ -25,6 +26,11 @@ class Case:
     expected: float
     reported: Mapping[str, object]
     raw: Mapping[str, object]
+
+    @property
+    def judged(self) -> bool:
+        """True for a number that must come out right."""
+        return self.check_class in JUDGED
 
     @property
     def words(self) -> Words:
@@ -61,18 +67,8 @@ class Case:
         return int(value) if value is not None and value >= 1 else None
 
 
-def number(value: object) -> float | None:
-    """``12``, ``'26,800'``, ``'2.38x'`` -> a number; None for anything else."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    found = re.fullmatch(r"\s*~?(-?[\d,_]*\.?\d+)\s*(?:x|GiB|GB|MiB|MB|tokens|blocks|%)?\s*", str(value))
-    return float(re.sub(r"[,_]", "", found.group(1))) if found else None
-
-
 def load_cases(path: str | Path) -> tuple[Case, ...]:
-    """Cases of a JSONL (or JSON list) file. Raises ``CorruptFile`` naming the line that is not one."""
+    """Cases of a JSONL (or JSON list) file. Raises ``CorruptFile`` naming the line and field."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -100,16 +96,20 @@ def _case(row: object, where: str) -> Case:
     expected = row.get("expected") if isinstance(row, dict) else None
     if not isinstance(row, dict) or not isinstance(expected, dict):
         raise CorruptFile(f"{where} is no case", remedy='a case is an object with "expected": {"quantity", "value"}')
+    name = str(row.get("id") or "")
+    where = f"{where} (case {name})" if name else where
     value = number(expected.get("value"))
     if value is None:
-        raise CorruptFile(f"{where}: expected.value is {expected.get('value')!r}", remedy="give a number")
+        said = shown(expected.get("value"))
+        raise CorruptFile(f"{where}: expected.value is {said}", remedy="give a finite number")
+    check_fields(row, where)
     reported = row.get("reported")
     return Case(
-        id=str(row.get("id") or where),
+        id=name or where,
         engine=str(row.get("engine") or ""),
         model=str(row.get("model") or ""),
         category=str(row.get("category") or "uncategorised"),
-        check_class=str(row.get("check_class") or "exact").lower(),
+        check_class=check_class(row.get("check_class"), where),
         quantity=str(expected.get("quantity") or ""),
         expected=value,
         reported=reported if isinstance(reported, dict) else {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
-from kvist.planner.check.run import Draft
+from kvist.planner.check.run import SIZES, Draft, needs
 from kvist.planner.engines.base import Capacity, Line
 from kvist.planner.engines.registry import engine
 from kvist.spec.layer import Latent
@@ -37,6 +37,8 @@ def settle(out: Draft) -> None:
     if asked:
         out.set(n_ctx=asked)
     elif out.run.max_model_tokens is None:
+        if out.quantity.kind in (*SIZES, "required_kv") and not wants_state(out):
+            needs(out, None, "n_ctx or cells")
         out.set(n_ctx=256)
     if words.says(r"swa[-_ ]full|full[- ]size SWA"):
         out.set(windows="full")

@@ -178,6 +178,35 @@ def _family(tokens: tuple[str, ...]) -> tuple[str, float]:
     return word, float(found)
 
 
+def clearly_differ(one: str, other: str) -> bool:
+    """True for names that cannot mean one model: another family, size or generation. Unsure is False.
+
+    A folder's own name (``my-finetune``) has no number and says nothing; number formats and roles never tell models
+    apart.
+    """
+    a, b = name_of(_repository(one)), name_of(_repository(other))
+    mine, theirs = (n.without(_WHOLE_FORMATS, _WHOLE_ROLES) for n in (a, b))
+    words, others = ({t for t in tokens if re.fullmatch(r"[a-z]{3,}", t)} for tokens in (mine, theirs))
+    numbered = all(any(c.isdigit() for t in tokens for c in t) for tokens in (mine, theirs))
+    if not (words and others and numbered):
+        return False
+    if a.sizes and b.sizes and not a.sizes & b.sizes:
+        return True
+    versions = [_family(tokens)[1] for tokens in (mine, theirs)]
+    spelled = {f"{v:g}".replace(".", "") for v in versions}  # 35 may be a file's way to write 3.5
+    whole = {int(v) for v in versions}
+    other_generation = all(0 < v < 100 for v in versions) and len(whole) == len(spelled) == 2
+    joined = "".join(mine), "".join(theirs)
+    related = words & others or any(w in joined[1] for w in words) or any(w in joined[0] for w in others)
+    return not related or (other_generation and words == others)
+
+
+def _repository(path: str) -> str:
+    """The model's name in a path: of a hub cache its repository, of a file or folder the last part."""
+    cached = re.search(r"models--[^/\\]+--([^/\\]+)", path)
+    return cached.group(1) if cached else re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
 def _near(a: float, b: float) -> bool:
     """Versions of one generation: ``3.5`` and ``3.8``, ``3`` and ``3.1``; not ``3`` and ``3.5``."""
     minor = abs(a % 1 - b % 1)

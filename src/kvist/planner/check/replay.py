@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from math import isfinite
 from pathlib import Path
 
 from kvist.errors import KvistError
-from kvist.planner.check.case import Case, load_cases, number
+from kvist.planner.check.case import Case, load_cases
 from kvist.planner.check.llama import pick, settle
 from kvist.planner.check.models import Fallback, Found, Models
 from kvist.planner.check.quantity import BESIDE, Quantity, quantity
 from kvist.planner.check.report import Report, Row, judge
 from kvist.planner.check.run import Draft, draft
+from kvist.planner.check.valid import number
 from kvist.planner.check.vllm import blocks_as_bytes, budget, formula, span
 from kvist.planner.engines.base import Capacity, Line
 from kvist.planner.engines.registry import engine, named
@@ -68,6 +70,8 @@ def _row(case: Case, found: Found, asked: Quantity, name: str, blank: Row) -> Ro
         )
     low, high = span(out, lambda trial: _value(*_line(trial, blank.expected), asked))
     predicted = _value(line, why, asked)
+    if not isfinite(predicted):
+        return replace(blank, status="not predicted", why=(f"{out.engine} gives no finite {asked.kind}", *out.said))
     done = replace(
         blank,
         predicted=predicted,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Final, Literal
 
+from kvist.planner.check.valid import JUDGED
 from kvist.planner.engines.base import Run
 from kvist.planner.engines.registry import named
 
@@ -56,17 +57,27 @@ class Row:
 
     @property
     def error_percent(self) -> float | None:
-        """Prediction against print, signed; None without a prediction."""
+        """Prediction against print, signed; None without a prediction, and of a print of zero that was missed."""
         if self.predicted is None:
             return None
         if self.expected == 0:
-            return 0.0 if self.predicted == 0 else float("inf")
+            return 0.0 if self.predicted == 0 else None
         return 100 * (self.predicted - self.expected) / abs(self.expected)
+
+    @property
+    def difference(self) -> float | None:
+        """Prediction less print, in the quantity's unit; None without a prediction."""
+        return None if self.predicted is None else self.predicted - self.expected
 
     @property
     def judged(self) -> bool:
         """True for a number that must come out right."""
-        return self.check_class in ("exact", "budget")
+        return self.check_class in JUDGED
+
+    @property
+    def unanswered(self) -> bool:
+        """True when nothing was predicted."""
+        return self.status in ("no config", "not predicted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +107,13 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """True when a number that must come out right is off."""
-        return any(row.status == "off" for row in self.rows)
+        """True when a number that must come out right is off or has no answer."""
+        return any(row.status == "off" for row in self.rows) or bool(self.unanswered)
+
+    @property
+    def unanswered(self) -> tuple[Row, ...]:
+        """Rows that must come out right and have no answer."""
+        return tuple(row for row in self.own if row.judged and row.unanswered)
 
     @property
     def total(self) -> Summary:
@@ -135,24 +151,25 @@ class Report:
 
 def _row_dict(row: Row) -> Mapping[str, object]:
     out: dict[str, object] = {**asdict(row), "why": list(row.why), "error_percent": row.error_percent}
+    out["difference"] = row.difference
     return out
 
 
 def judge(row: Row, run: Run) -> Row:
     """The row with its status: exact, explained by rounding or by another rank, off, or only shown."""
+    assert row.predicted is not None
     error = row.error_percent
-    assert error is not None
     if not row.judged:
         return replace(row, status="shown")
     step = row.half_digit * (1 + 1e-9)
-    if abs(error) <= row.tolerance_percent or abs((row.predicted or 0.0) - row.expected) <= step:
+    if error is not None and abs(error) <= row.tolerance_percent or abs(row.predicted - row.expected) <= step:
         return replace(row, status="exact")
     if row.low is not None and row.high is not None and row.low - step <= row.expected <= row.high + step:
         return replace(
             row, status="within rounding", why=(*row.why, "the printed GiB has two decimals: the number lies between")
         )
     ranks = run.place.tp * run.place.pp
-    if ranks > 1 and 0 < error <= RANK_PERCENT and run.available_bytes is not None:
+    if ranks > 1 and error is not None and 0 < error <= RANK_PERCENT and run.available_bytes is not None:
         said = (
             f"the printed GiB is of one rank of {ranks}; the engine takes the least of all, so this is an upper bound"
         )
@@ -173,5 +190,5 @@ def _summary(name: str, rows: tuple[Row, ...] | list[Row]) -> Summary:
         median_percent=median(errors.values()) if errors else None,
         worst_percent=errors.get(worst),
         worst_id=worst,
-        unanswered=sum(row.status in ("no config", "not predicted") for row in rows),
+        unanswered=sum(row.unanswered for row in rows),
     )

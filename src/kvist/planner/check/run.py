@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvist.errors import BadValue, ModelError
+from kvist.errors import BadValue, MissingField, ModelError
 from kvist.planner.check.case import Case
 from kvist.planner.check.models import Found
 from kvist.planner.check.quantity import Quantity
@@ -239,8 +239,23 @@ def _sglang(out: Draft) -> None:
         out.set(state_type=said)
     if out.quantity.kind == "kv_tokens":
         out.change(available_bytes=out.run.available_bytes or _pool_bytes(case), max_model_tokens=None)
-    elif {part.retention.bounded for x in out.found.spec.layers for part in x.cache_parts} == {True, False}:
+        return
+    if out.quantity.kind in SIZES:
+        needs(out, out.run.max_model_tokens, "kv_tokens")
+    elif out.quantity.kind in ("ssm", "conv"):
+        needs(out, slots, "max_mamba_cache_size")
+    if {part.retention.bounded for x in out.found.spec.layers for part in x.cache_parts} == {True, False}:
         out.set(window_pool_percent=100)  # the printed tokens are those of the printed pool, whichever it is
+
+
+SIZES: Final = ("kv", "kv_k", "kv_v")
+"""Sizes of as many tokens as something printed says."""
+
+
+def needs(out: Draft, value: object, name: str) -> None:
+    """A size is one of something printed: without it every number would be made up. Raises ``MissingField``."""
+    if value is None:
+        raise MissingField((name,), source="reported", remedy=f"{out.quantity.kind} follows from it alone")
 
 
 def _pool_bytes(case: Case) -> int | None:
@@ -254,8 +269,11 @@ def _tensorrt(out: Draft) -> None:
     """Tokens of the pool as printed give its bytes, and the other way round."""
     if out.quantity.kind == "kv_tokens":
         out.change(available_bytes=out.run.available_bytes or _pool_bytes(out.case), max_model_tokens=None)
+        needs(out, out.run.available_bytes, "available_kv_gib or kv_gib")
     else:
         out.change(max_model_tokens=out.case.count("kv_tokens", "max_tokens") or out.run.max_model_tokens)
+        if out.quantity.kind in SIZES:
+            needs(out, out.run.max_model_tokens, "kv_tokens")
     drafts(out)
 
 

@@ -113,13 +113,11 @@ def budget(case: Case, blank: Row) -> Row:
             status="not predicted",
             why=("a term of the budget is missing (total, utilization, weights, activation)",),
         )
-    error = 100 * (left - case.expected) / case.expected if case.expected else float("inf")
-    judged = case.check_class in ("budget", "exact")
-    ok = abs(error) <= 1.0
+    ok = abs(left - case.expected) <= (0.01 * abs(case.expected) or _HALF_GIB / GIB)
     return replace(
         blank,
         predicted=left,
         how="total x utilization - weights - activation - non-torch",
-        status="shown" if not judged else "budget" if ok else "off",
+        status="shown" if not case.judged else "budget" if ok else "off",
         tolerance_percent=1.0,
     )

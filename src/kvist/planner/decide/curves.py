@@ -10,6 +10,7 @@ from kvist.cost.interval import Interval
 from kvist.cost.work import Chunk
 from kvist.planner.explain.step import decode_chunks, prefill_chunks
 from kvist.planner.plan import Plan, latency_of, request_bytes_of, timing_of
+from kvist.planner.setup import MOST_USERS
 from kvist.units import ceil_div
 
 CONTEXTS: Final = 33
@@ -64,8 +65,8 @@ def memory_curve(plan: Plan) -> MemoryCurve:
 
 
 def latency_curve(plan: Plan) -> tuple[LatencyPoint, ...]:
-    """From one user to twice as many as fit or are asked for."""
-    most = 2 * max(plan.load.users, plan.users_fit[1])
+    """From one user to twice as many as fit or are asked for, as far as users can be asked for."""
+    most = min(2 * max(plan.load.users, plan.users_fit[1]), MOST_USERS)
     points = []
     for users in _by_ratio(1, most, plan.load.users):
         found = latency_of(plan.setup, replace(plan.load, users=users))

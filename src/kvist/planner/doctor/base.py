@@ -17,12 +17,13 @@ Setting = str | int | float | bool
 
 
 class NothingRecognised(KvistError):
-    """No line of an engine's start was found. ``lines`` is how many were read."""
+    """No line of an engine's start was found. ``lines`` is how many were read, ``bound`` why no more were."""
 
-    def __init__(self, lines: int, engines: tuple[str, ...]) -> None:
+    def __init__(self, lines: int, engines: tuple[str, ...], bound: str = "") -> None:
         self.lines = lines
+        read = bound or f"{lines:,} lines"
         super().__init__(
-            f"nothing of an engine's start was recognised in {lines:,} lines",
+            f"nothing of an engine's start was recognised in {read}",
             remedy=f"pass the part of the log from the start of the process (known: {', '.join(engines)}); "
             "some engines print their memory at log level INFO only",
         )

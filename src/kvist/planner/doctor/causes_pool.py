@@ -79,6 +79,8 @@ def tokens_are_concurrency(case: Case) -> Finding | None:
         return None
     rate = case.bytes_per_token()
     naive = case.available.value / rate * case.run.place.cp if rate else 0.0
+    if not any(x.state_elements or any(p.retention.bounded for p in x.cache_parts) for x in case.layers):
+        return None
     if naive <= 0 or abs(pool.value / naive - 1) <= 0.05:
         return None
     return Finding(

@@ -19,6 +19,7 @@ from kvist.planner.doctor.budget_rows import budget_rows
 from kvist.planner.doctor.case import Case, Cause, predictions
 from kvist.planner.doctor.compare import Row, lines_for, predict, row
 from kvist.planner.doctor.diagnosis import Diagnosis, Finding, family
+from kvist.planner.doctor.named import other_model
 from kvist.planner.doctor.refit import overheads as overheads_of
 from kvist.planner.doctor.refit import refit
 from kvist.planner.doctor.run_of_log import available_of_log, emulator_name, run_of_log
@@ -50,6 +51,7 @@ def diagnose(
     What the emulator refuses becomes a note. Never raises for what a log holds.
     """
     notes = list(log.notes)
+    renamed = other_model(log, spec.name) if spec is not None else None
     spec = spec or (spec_of_log(log) if run is None else None)
     if run is None and spec is not None:
         run = _run(log, spec, notes)
@@ -61,7 +63,8 @@ def diagnose(
     available = available_of_log(log)
     case = _case(log, run, one, available, notes) if run is not None else None
     rows = [*budget_rows(log, weights, overheads), *_capacity_rows(log, case)]
-    findings = [*_findings(case, log)] if case is not None else [*_own_sums(log)]
+    findings = [renamed] if renamed is not None else []
+    findings += [*_findings(case, log)] if case is not None else [*_own_sums(log)]
     findings += _open_questions(Diagnosis(log, one.name, tuple(rows), tuple(findings), {}))
     return Diagnosis(log, one.name, tuple(rows), tuple(findings), refit(log), tuple(notes))
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 MAX_LINE: Final = 200_000
 """Longer lines are cut: an engine's longest (its configuration) has some thousand characters."""
+
+MAX_LINES: Final = 250_000
+"""Lines that are read, from the start: where engines print their memory. More would be minutes of requests served."""
 
 _COLOUR: Final = re.compile(r"\x1b?\[[0-9;]{1,16}m|\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _VLLM_WORKER: Final = re.compile(
@@ -30,13 +34,13 @@ class LogLine:
 
 
 def split_lines(text: str) -> list[LogLine]:
-    """Lines of a log. What a progress bar overwrote (carriage returns) counts as text of the same line."""
-    return list(_pieces(text))
+    """The first ``MAX_LINES`` lines. What a progress bar overwrote (carriage returns) is text of the same line."""
+    return list(islice(_pieces(text), MAX_LINES))
 
 
 def _pieces(text: str) -> Iterator[LogLine]:
-    for number, raw in enumerate(text.split("\n"), start=1):
-        for piece in raw.split("\r"):
+    for number, raw in enumerate(text.split("\n", MAX_LINES)[:MAX_LINES], start=1):
+        for piece in raw[: 5 * MAX_LINE].split("\r"):
             if piece.strip():
                 cut = piece[:MAX_LINE]
                 yield LogLine(number, _COLOUR.sub("", cut) if "[" in cut else cut)

@@ -66,7 +66,14 @@ def answer(plan: Plan) -> Section:
             "seconds",
             known=False,
         ),
-        Equation("TPOT", "", f"{load.users:,} users answer", latency.tpot, "seconds", latency.tpot_bound),
+        Equation(
+            "TPOT",
+            "",
+            "1 user answers" if load.users == 1 else f"{load.users:,} users answer",
+            latency.tpot,
+            "seconds",
+            latency.tpot_bound,
+        ),
     ]
     rate = Interval(latency.tokens_per_s.low, latency.tokens_per_s.best, latency.tokens_per_s.high, latency.tpot.tag)
     found.append(Equation("tokens/s", "users / TPOT", f"{load.users:,} / {latency.tpot.best:.4g}", rate, "ratio"))
