@@ -73,10 +73,7 @@ def test_the_start_of_a_long_log_is_read(tmp_path, monkeypatch):
 
 
 def test_progress_bars_of_megabytes_are_cut():
-    began = time.perf_counter()
-    with pytest.raises(NothingRecognised):
-        parse_log("50%\r" * 5_000_000)
-    assert time.perf_counter() - began < 20
+    assert len(lines.split_lines("5%\r" * 2_000_000)) <= 250_000
 
 
 def test_another_name_in_the_log_is_said():
