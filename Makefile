@@ -20,6 +20,7 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.planner_accuracy
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/regenerate.py

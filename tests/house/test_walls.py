@@ -35,7 +35,7 @@ DOORS = {
         "api", "ask", "check.replay", "check.report", "decide.advice", "decide.compare", "decide.curves",
         "decide.fleet", "decide.hit_rate", "decide.inverse", "decide.no_cache", "decide.offload", "decide.slo",
         "decide.split", "decide.suggest", "decide.tiers", "decide.turns", "doctor.base", "doctor.compare",
-        "doctor.diagnose", "doctor.diagnosis", "doctor.read", "engines.base", "engines.registry",
+        "doctor.diagnose", "doctor.diagnosis", "doctor.named", "doctor.read", "engines.base", "engines.registry",
         "explain.derivation", "explain.derive", "models.catalogue", "models.find", "plan", "report", "setup",
         "weights.facts",
     },

@@ -16,6 +16,7 @@ from kvist.errors import BadValue, StateError  # noqa: E402
 from kvist.lab import host, yardsticks  # noqa: E402
 from kvist.lab.fit import Reading, fit, usable  # noqa: E402
 from kvist.lab.measure import Measurement, measure  # noqa: E402
+from kvist.lab.outcome import machine_of, origin_of  # noqa: E402
 from kvist.lab.points import DECODED, POINTS, Point, fitting, pool_tokens  # noqa: E402
 from kvist.lab.rig import Model, Rig  # noqa: E402
 from kvist.spec.ffn import Ffn  # noqa: E402
@@ -229,6 +230,23 @@ def test_cold_rounds_compute_every_token_and_warm_rounds_none(model, quick):
         start = len(run.readings)
         run.warm()
         assert [r.point for r in run.readings[start:]] == [0, 1, 2], "a prompt was computed again"
+
+
+def test_points_that_others_spoilt_are_computed_again(model, quick):
+    run = Measurement(model, TINY)
+    run.cold()
+    run.readings = [replace(r, others=0.5 if r.point == 1 else 0.0) for r in run.readings]
+    assert run.spoilt == (1,) and run.short == (0, 1, 2)
+    start = len(run.readings)
+    run.cold(run.spoilt)
+    assert {r.point for r in run.readings[start:]} == {1}
+
+
+def test_the_best_guess_lies_between_the_memorys_speeds(quick):
+    machine = machine_of(readings(), POINTS, origin_of("paper", "f32", host.Load.start()))
+    assert (machine.bandwidth.low, machine.bandwidth.high) == (53e9, 88e9)
+    assert machine.bandwidth.best == pytest.approx((53e9 * 88e9) ** 0.5)
+    assert max(abs(p.decode_error) for p in machine.points) < 0.01
 
 
 def test_a_model_too_slow_for_the_points_gets_shorter_ones(model, quick, monkeypatch):

@@ -82,7 +82,7 @@ def fit(readings: Sequence[Reading], start_flops: float) -> Fit:
     outside = _line([(r.work.sequences, r.outside_s) for r in used if r.continues])
     law = _Law(used, formats, *outside)
     bandwidth = float(np.median([r.bandwidth for r in used]))
-    guess = [5e-5, 1e-6, bandwidth, start_flops, *[0.7] * len(formats), *[start_flops] * len(formats)]
+    guess = [5e-5, 1e-6, bandwidth, start_flops, 2 * bandwidth, *[0.8] * len(formats), *[start_flops] * len(formats)]
     found, errors = _least_squares(law.seconds, np.log(guess), law.measured, law.weights)
     return Fit(*law.parts(found), tuple(used), errors)
 
@@ -104,8 +104,8 @@ class _Law:
         """Parameters as what they mean."""
         values = [float(v) for v in np.exp(x)]
         n = len(self._formats)
-        layer_s, layer_sequence_s, stream, flops = values[:4]
-        attention = {f: Pipe(values[4 + i], values[4 + n + i]) for i, f in enumerate(self._formats)}
+        layer_s, layer_sequence_s, stream, flops, cache_stream = values[:5]
+        attention = {f: Pipe(values[5 + i], values[5 + n + i], cache_stream) for i, f in enumerate(self._formats)}
         return Pipe(1.0, flops, stream), attention, Overhead(*self._outside, layer_s, layer_sequence_s)
 
     def seconds(self, x: np.ndarray) -> np.ndarray:
