@@ -133,6 +133,11 @@ def _load(source: Source) -> tuple[Mapping[str, object], str, Path | None]:
     path = Path(source)
     folder = path if path.is_dir() else path.parent
     file = path / "config.json" if path.is_dir() else path
+    return read_object(file), file.name, folder
+
+
+def read_object(file: Path) -> Mapping[str, object]:
+    """The JSON object in a config file. Raises ``CorruptFile``."""
     try:
         raw = json.loads(file.read_bytes())
     except OSError as error:
@@ -141,7 +146,7 @@ def _load(source: Source) -> tuple[Mapping[str, object], str, Path | None]:
         raise CorruptFile(f"{file} is not JSON: {error}", remedy="fetch the file again") from error
     if not isinstance(raw, dict):
         raise CorruptFile(f"{file} holds a {type(raw).__name__}, not an object", remedy="point at a config.json")
-    return raw, file.name, folder
+    return raw
 
 
 def _unwrap(outer: Mapping[str, object], label: str) -> Fields:

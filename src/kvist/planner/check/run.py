@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvist.errors import BadValue, MissingField, ModelError
+from kvist.errors import MissingField, ModelError
 from kvist.planner.check.case import Case
 from kvist.planner.check.models import Found
 from kvist.planner.check.quantity import Quantity
@@ -296,8 +296,3 @@ _RULES: Final[dict[str, Callable[[Draft], None]]] = {
     "ipex": _llama,
     "kvist": _kvist,
 }
-
-
-def refuse_unknown(quantity: str) -> BadValue:
-    """The error for a quantity that no rule answers."""
-    return BadValue("quantity", quantity, "tokens, blocks, concurrency, or a size of K, V, state or one request")

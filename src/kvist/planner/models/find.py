@@ -6,7 +6,6 @@ hub. Nothing is ever guessed: what is not found is refused with where was looked
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from kvist.planner.weights.facts import (
     weight_format_of,
     weights_at,
 )
-from kvist.spec.hf import read_config, read_shape
+from kvist.spec.hf import read_config, read_object, read_shape
 from kvist.spec.model import ModelSpec
 from kvist.spec.read import locate, read_spec
 
@@ -94,9 +93,9 @@ def _at(path: Path, *, shape_only: bool) -> Found:
         facts = weights_at(place, spec)
         return Found(spec, f"GGUF file: {place}", facts or assumed_weights(spec, WeightFormat()), spec.notes)
     folder = place if place.is_dir() else place.parent
-    config = _parsed(place / "config.json" if place.is_dir() else place)
+    config = read_object(place / "config.json" if place.is_dir() else place)
     quantised = folder / "hf_quant_config.json"
-    beside = _parsed(quantised) if quantised.is_file() else None
+    beside = read_object(quantised) if quantised.is_file() else None
     alone = place.is_file() and place.name != "config.json"
     spec = _described(config, place.stem if alone else folder.resolve().name, shape_only=shape_only)
     facts = None if alone else weights_at(folder, spec)
@@ -106,18 +105,6 @@ def _at(path: Path, *, shape_only: bool) -> Found:
         spec = replace(spec, weight_bytes=facts.total_bytes)
     notes = (*spec.notes, *_doubts(config, beside), *_named_otherwise(spec.name, facts))
     return Found(spec, f"{'folder' if place.is_dir() else 'config'}: {place}", facts, notes)
-
-
-def _parsed(path: Path) -> Mapping[str, object]:
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CorruptFile(f"{path} cannot be read: {error.strerror}", remedy="check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON: {error}", remedy="fetch the file again") from error
-    if not isinstance(data, dict):
-        raise CorruptFile(f"{path} holds a {type(data).__name__}, not an object", remedy="point at a config.json")
-    return data
 
 
 def _described(config: Mapping[str, object], name: str, *, shape_only: bool) -> ModelSpec:
