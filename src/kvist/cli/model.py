@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-__all__ = ["describe", "render"]
+__all__ = ["describe", "light_table", "render"]
 
 _BAR: Final = 12
 
 
-def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
+def light_table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
     """A light table whose columns are right-aligned unless named in ``left``."""
     from rich import box
     from rich.table import Table
@@ -69,7 +69,7 @@ def _costs(d: dict[str, Any]) -> RenderableType:
     heads = [f"{int(n):,} tokens" + (" (full)" if int(n) == d["context_tokens"] else "") for n in lengths]
     later = d["bytes_per_later_token"] if d["bytes_per_later_token"] != d["bytes_per_token"] else {}
     more = ["windows full"] if later else []
-    table = _table("What one sequence costs", "format", "bytes / token", *more, *heads, left=("format",))
+    table = light_table("What one sequence costs", "format", "bytes / token", *more, *heads, left=("format",))
     for name, sizes in d["sequence_bytes"].items():
         rates = [f"{d['bytes_per_token'][name]:,}", *([f"{later[name]:,}"] if later else [])]
         table.add_row(name, *rates, *(format_bytes(sizes[n]) for n in lengths))
@@ -80,7 +80,7 @@ def _costs(d: dict[str, Any]) -> RenderableType:
 
 def _layers(d: dict[str, Any]) -> RenderableType:
     names = ("layers", "n", "sees", "q heads", "keeps", "bytes / token", "share")
-    table = _table(f"Layers, in {d['format']}", *names, left=("layers", "sees", "keeps", "share"))
+    table = light_table(f"Layers, in {d['format']}", *names, left=("layers", "sees", "keeps", "share"))
     longest = list(next(iter(d["sequence_bytes"].values())))[-1]
     table.caption = f"share: of a sequence of {int(longest):,} tokens"
     total = sum(run["sequence_bytes"] for run in d["runs"]) or 1
@@ -102,7 +102,7 @@ def _layers(d: dict[str, Any]) -> RenderableType:
 def _groups(d: dict[str, Any]) -> RenderableType:
     title = f"Groups: blocks of {format_bytes(d['block_bytes'])} ({d['block_bytes']:,} bytes)"
     names = ("group", "layers", "places", "keeps", "tokens / block", "padding")
-    table = _table(title, *names, left=("layers", "keeps"))
+    table = light_table(title, *names, left=("layers", "keeps"))
     for group in d["groups"]:
         padding = f"{group['padding_percent']:.1f} %" if group["padding_bytes"] else "none"
         places = f"{len(group['layers'])} of {group['places']}" if len(group["layers"]) < group["places"] else ""
@@ -120,7 +120,9 @@ def _groups(d: dict[str, Any]) -> RenderableType:
 def _block_map(d: dict[str, Any]) -> RenderableType:
     """Where the streams of the first layer's first head lie, for every geometry that a block can have."""
     names = ("groups", "layer record", "head record", "stream", "tile", "offset", "bytes")
-    table = _table("Inside a block: \\[layer]\\[head]\\[stream]\\[tile]", *names, left=("groups", "stream", "tile"))
+    table = light_table(
+        "Inside a block: \\[layer]\\[head]\\[stream]\\[tile]", *names, left=("groups", "stream", "tile")
+    )
     shapes: dict[str, list[dict[str, Any]]] = {}
     for group in d["groups"]:
         shapes.setdefault(f"{group['streams']}{group['kv_heads']}", []).append(group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final
 
+from kvist.cli.model import light_table
 from kvist.cli.plan.asked import Asked, Part
 from kvist.planner.decide.hit_rate import HitRow, hit_rate_curve
 from kvist.planner.decide.offload import Crossover, Decision, crossover, table
@@ -21,21 +22,7 @@ RATES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
 def _light(title: str, *columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    drawn = Table(
-        title=f"\n{title}",
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
-    for i, name in enumerate(columns):
-        drawn.add_column(name, justify="left" if i == 0 else "right")
-    return drawn
+    return light_table(title, *columns, left=columns[:1])
 
 
 def offload_part(asked: Asked) -> Part:
