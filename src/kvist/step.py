@@ -134,12 +134,24 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """A sequence whose own numbers made no sense (NaN, a grammar with no way on): it ends, the others go on."""
+
+    seq: SeqId
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a plan. ``seconds`` is the executor's own time (real or virtual)."""
+    """What came of a plan. ``seconds`` is the executor's own time (real or virtual).
+
+    ``failed`` sequences have no ``sampled`` entry; all others have exactly those the plan asked for, in its order.
+    """
 
     step: int
     sampled: tuple[Sampled, ...] = ()
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    failed: tuple[Failed, ...] = ()
     seconds: float = 0.0
     version: int = VERSION
     epoch: int = 0

@@ -16,7 +16,8 @@ class Sampling:
     (arXiv 1909.05858) looks at prompt and output tokens, ``presence`` and ``frequency`` at output tokens only.
     ``logit_bias`` is a tuple of (token id, bias). The random number of output token ``i`` depends on (seed, i) alone,
     so neither batching nor preemption changes a sample. ``logprobs`` asks for that many alternatives per token
-    (None: none at all, 0: only the chosen token's). Raises ``BadValue``.
+    (None: none at all, 0: only the chosen token's). ``grammar`` (llguidance's text form) bars every token that would
+    leave it; the sequence then ends when it is complete. Raises ``BadValue``.
     """
 
     temperature: float = 1.0
@@ -30,6 +31,7 @@ class Sampling:
     seed: int = 0
     logprobs: int | None = None
     min_tokens: int = 0
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         bounds = {
