@@ -58,6 +58,11 @@ class SchedConfig:
     context_tokens: int | None = None
     """Longest sequence; None: the model's own context."""
     order: str = "fcfs"
+    itl_slo: str = "off"
+    """Bound on a step while sequences are being continued: seconds (80ms), a multiple of a step that only continues
+    (2x), or off. Chunks of prompts are made small enough for it."""
+    weights: tuple[tuple[str, float], ...] = ()
+    """Share of each tenant in compute and cache (1 for those not named)."""
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_sequences", "chunk_tokens", "context_tokens"):

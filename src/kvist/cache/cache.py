@@ -129,6 +129,7 @@ class Cache:
         extras: tuple[bytes, ...] = (),
         reuse: bool = True,
         copies: bool = True,
+        tenant: str = "",
     ) -> Admission:
         """Start a sequence with as much of ``tokens`` as is cached: at most ``limit``, by default all but the last.
 
