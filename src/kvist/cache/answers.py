@@ -13,10 +13,11 @@ class Match:
     """What of a prompt is cached.
 
     ``reason`` says why not more: ``limit`` (the caller's), ``end`` (the cached run or the prompt ends), ``diverged``
-    (another token follows), ``evicted`` (what follows was cached once), ``window`` (a window group has dropped blocks needed there), ``full`` (no block for the
-    copy of a partly matching run), ``empty`` (namespace unknown), ``off``. ``first_differing`` is the index of the
-    first token that no cached run has: past ``cached_tokens`` when a limit, a window or a full pool cut the hit.
-    ``cached_there`` is the token that the nearest cached run of the same namespace has at that place, if one goes on.
+    (another token follows), ``evicted`` (what follows was cached once), ``window`` (a window group has dropped blocks
+    needed there), ``full`` (no block for the copy of a partly matching run), ``empty`` (namespace unknown), ``off``.
+    ``first_differing`` is the index of the first token that no cached run has: past ``cached_tokens`` when a limit, a
+    window or a full pool cut the hit. ``cached_there`` is the token that the nearest cached run of the same namespace
+    has at that place, if one goes on.
     """
 
     cached_tokens: int
