@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kvist.engine.event import Event, FinishReason
+from kvist.engine.writing import Writing
 from kvist.errors import BadValue, ModelError
 from kvist.ids import RequestId, SeqId
-from kvist.runtime.answer import Answer, Piece, Writing, ledger
+from kvist.runtime.answer import Answer, Piece, ledger
 from kvist.runtime.ask import Ask, ask_with
 from kvist.runtime.build import BuildOptions, Built, build
 from kvist.runtime.packaged import packaged_model

@@ -1,0 +1,170 @@
+"""One server from start to end: listen, load, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kvist.errors import UsageError
+from kvist.server.app import make_app
+from kvist.server.chat import Chats
+from kvist.server.config import ServeConfig
+from kvist.server.desk import Desk
+from kvist.server.door import Door
+from kvist.server.front import Front
+from kvist.server.guard import GuardedProtocol
+from kvist.server.routes import routers
+from kvist.server.served import Loader, Served
+from kvist.server.service import Service
+
+Progress = Callable[[float], None]
+
+
+class Host:
+    """A server that has not started yet. ``load`` is called on a worker thread with a function to report progress to.
+
+    ``on_ready`` is told the address and the service when the model is there.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Progress], Served],
+        config: ServeConfig,
+        *,
+        now: Callable[[], float],
+        loader: Loader | None = None,
+        on_ready: Callable[[str, Service], None] = lambda address, service: None,
+    ) -> None:
+        self.config = config
+        self.service: Service | None = None
+        self.failure: BaseException | None = None
+        self._load = load
+        self._now = now
+        self._loader = loader
+        self._on_ready = on_ready
+        self._front = Front(self._open, self._fail, self._close)
+        self._socket = _listen(config)
+        self._server = _Server(self._uvicorn_config(), self._drain)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serve until a signal or ``stop``. Raises what made loading, or the engine, fail."""
+        try:
+            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+                runner.run(self._server.serve(sockets=[self._socket]))
+        finally:
+            self._socket.close()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        """End it: like a SIGTERM. Safe from any thread."""
+        self._server.begin_drain()
+
+    def _uvicorn_config(self) -> uvicorn.Config:
+        config = self.config
+        return uvicorn.Config(
+            self._front,
+            http=GuardedProtocol.of(header_timeout_s=config.read_timeout_s),
+            ws="none",
+            loop="auto",
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            limit_concurrency=config.max_connections,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=5,
+            backlog=2048,
+        )
+
+    async def _open(self) -> ASGIApp:
+        served = await asyncio.to_thread(self._load, self._note_progress)
+        service = Service(served, self.config, now=self._now, loader=self._loader)
+        service.on_death = self._fail
+        service.start()
+        self.service = service
+        desk = Desk(service, Chats(service), self.config)
+        app = make_app(routers(desk), lambda inner: Door(inner, self.config), version=version("kvist"))
+        self._on_ready(self.address, service)
+        return app
+
+    def _note_progress(self, part: float) -> None:
+        self._front.progress = part
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self._server.should_exit = True
+
+    def _close(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+
+    async def _drain(self) -> None:
+        if self.service is not None:
+            await self.service.drain(self.config.drain_s)
+
+
+class _Server(uvicorn.Server):
+    """Drains on the first signal, leaves at once on the second."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Any]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.interrupted = False
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Until it is told to end."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def begin_drain(self) -> None:
+        """From any thread, or from a signal."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_drain)
+
+    def _start_drain(self) -> None:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._drain_then_leave())
+
+    async def _drain_then_leave(self) -> None:
+        await self._drain()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self._task is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self.interrupted = sig == signal.SIGINT
+        self.begin_drain()
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((config.host, config.port))
+    except OSError as error:
+        sock.close()
+        what = f"cannot listen on {config.host}:{config.port} ({error.strerror or error})"
+        raise UsageError(what, remedy="choose another --port or --host, or stop what listens there") from error
+    sock.listen(2048)
+    sock.set_inheritable(True)
+    return sock

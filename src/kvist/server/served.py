@@ -1,0 +1,70 @@
+"""What is served: a model's two sides (text and engine) and what there is to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kvist.engine.engine import Engine
+from kvist.spec.layout import CacheLayout
+from kvist.spec.model import ModelSpec
+from kvist.text.chat import ChatTemplate
+from kvist.text.tokenizer import Tokenizer
+
+
+class Grammars(Protocol):
+    """Turns schemas into grammars and says which grammars are sound. Safe to call from any thread."""
+
+    def check(self, grammar: str) -> None:
+        """Raises ``BadValue`` for a grammar that cannot be compiled within its limits."""
+        ...
+
+    def json_schema(self, schema: Mapping[str, Any]) -> str:
+        """The grammar of JSON texts that fit ``schema``. Raises ``BadValue``."""
+        ...
+
+    def json_object(self) -> str:
+        """The grammar of any JSON object."""
+        ...
+
+    def lark(self, text: str) -> str:
+        """A grammar given in the library's Lark dialect."""
+        ...
+
+    def regex(self, pattern: str) -> str:
+        """The grammar of texts that match ``pattern`` wholly."""
+        ...
+
+
+class Loader(Protocol):
+    """Loads other weights into this server."""
+
+    def __call__(self, path: str) -> Served:
+        """Load ``path`` in place of what is served. Raises ``ModelError`` or ``BadValue`` and changes nothing then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One model ready to serve. ``facts`` is what ``/server_info`` adds; ``grammars`` is None without llguidance."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    spec: ModelSpec
+    layout: CacheLayout
+    path: str
+    created_unix_s: int
+    grammars: Grammars | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest sequence, prompt and answer together."""
+        return self.engine.scheduler.limits.context_tokens
+
+    @property
+    def vocab(self) -> int:
+        """Width of the logits: ids are below it."""
+        return self.spec.vocab
