@@ -17,7 +17,7 @@ FLOORS: dict[str, float] = {
     "config": 5,
     "engine": 6,
     "sim": 7, "server": 7, "runtime": 7,
-    "lab": 8,
+    "lab": 8, "bench": 8,
     "cli": 9,
 }  # fmt: skip
 
@@ -29,7 +29,7 @@ THINKING = {
 DOORS = {
     "cache": {"cache", "keys", "evict.base", "evict.registry"},
     "sched": {"scheduler", "request", "order.base", "order.registry"},
-    "engine": {"engine", "ports", "metrics", "assemble", "event"},
+    "engine": {"engine", "ports", "metrics", "assemble", "event", "writing"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
     "planner": {
         "api", "ask", "check.replay", "check.report", "decide.advice", "decide.compare", "decide.curves",
@@ -39,12 +39,14 @@ DOORS = {
         "explain.derivation", "explain.derive", "models.catalogue", "models.find", "plan", "report", "setup",
         "weights.facts",
     },
-    "sim": {"run", "executor", "clock"},
+    "sim": {"run", "executor", "clock", "draws"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
     },
-    "runtime": {"ask", "build", "llm", "answer", "packaged", "store"},
+    "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
+    "server": {"capacity", "config", "observe.logs", "observe.spans", "run", "served", "service", "tenants"},
+    "bench": {"options", "run"},
 }  # fmt: skip
 """What other rooms may import. A room without an entry (floor 1, spec, cli) is open."""
 

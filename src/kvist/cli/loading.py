@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from kvist.cli.options import Settings
 
 if TYPE_CHECKING:
+    from kvist.runtime.build import BuildOptions
     from kvist.runtime.llm import LLM
 
 
-def load_llm(settings: Settings, *, quiet: bool) -> LLM:
-    """The model that the settings name; the packaged one when they name none."""
+def build_options(settings: Settings) -> BuildOptions:
+    """How to run the model, from the settings of a command."""
     from kvist.runtime.build import BuildOptions
-    from kvist.runtime.llm import load
 
-    options = BuildOptions(
+    return BuildOptions(
         dtype=settings.dtype,
         attention=settings.attention,
         ops="reference" if settings.attention == "reference" else "best",
@@ -27,6 +27,13 @@ def load_llm(settings: Settings, *, quiet: bool) -> LLM:
         poison=settings.poison,
         engine=settings.engine,
     )
+
+
+def load_llm(settings: Settings, *, quiet: bool) -> LLM:
+    """The model that the settings name; the packaged one when they name none."""
+    from kvist.runtime.llm import load
+
+    options = build_options(settings)
     if settings.attention != "reference" and not quiet:
         _say_if_slow()
     with _progress(quiet) as on_tensor:
@@ -46,6 +53,13 @@ Progress = Callable[[int, int], None]
 
 def _progress(quiet: bool) -> AbstractContextManager[Progress | None]:
     return nullcontext() if quiet or not sys.stderr.isatty() else _bar()
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, nothing elsewhere; moved by the part that is done, in [0, 1]."""
+    with _progress(False) as move:
+        yield (lambda part: None) if move is None else (lambda part: move(round(part * 1000), 1000))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import typer
 
 from kvist.cli import chat, generate, inspect, lab
 from kvist.cli.plan import command as plan
+from kvist.cli.serve import command as serve
 
 app = typer.Typer(
     name="kvist",
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command("generate", help="Continue a prompt, or several as one batch.")(generate.command)
 app.command("chat", help="Talk to the model; the conversation stays in the cache.")(chat.command)
+app.command("serve", help="Serve a model to OpenAI and Anthropic clients.")(serve.command)
 app.command("model", help="Show what a model's cache is made of.")(inspect.command)
 app.command("plan", help="Plan memory, users and latency on any device.", epilog=plan.EPILOG)(plan.command)
 app.add_typer(lab.app, name="lab")

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvist.cli.plan.options import PLAN
+from kvist.cli.serve.options import ALIASES, SERVE, flags_of
 from kvist.config import (
     OPTIONS,
     EngineConfig,
+    Given,
     Option,
     engine_config,
     gather,
@@ -26,6 +28,7 @@ from kvist.config import (
     read_int,
     read_text,
 )
+from kvist.errors import BadValue
 
 if TYPE_CHECKING:
     from kvist.runtime.ask import Ask
@@ -78,7 +81,8 @@ _ROWS: Final = (
 )
 RUN: Final = {name: Option(section, name, read, expected, text) for section, name, read, expected, text in _ROWS}
 ALL: Final = RUN | OPTIONS
-EVERY: Final = PLAN | ALL
+EVERY: Final = PLAN | SERVE | ALL
+KNOWN: Final = EVERY | {alias: EVERY[name] for alias, name in ALIASES.items()}
 """One file and one environment serve all commands: each takes its own options and knows the names of the others."""
 RUN_PANEL: Final = "Model and kernels"
 ASK_PANEL: Final = "Sampling"
@@ -96,9 +100,10 @@ _METAVAR: Final[dict[Any, str]] = {
 
 def _option(name: str, panel: str) -> Any:
     option = ALL[name]
-    flag = "--" + name.replace("_", "-")
+    flags = flags_of(name)
     text = f"{option.help} (env KVIST_{name.upper()})"
-    flags = (f"{flag}/--no-{name.replace('_', '-')}",) if option.read is read_bool else (flag,)
+    if option.read is read_bool:
+        flags = ["/".join((f, f.replace("--", "--no-"))) for f in flags]
     extra = ("-m",) if name == "model" else ()
     metavar = None if option.read is read_bool else _METAVAR.get(option.read, "NAME")
     return typer.Option(*flags, *extra, help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
@@ -134,6 +139,7 @@ MaxSequences = Annotated[str | None, _option("max_sequences", ENGINE_PANEL)]
 ChunkTokens = Annotated[str | None, _option("chunk_tokens", ENGINE_PANEL)]
 ContextTokens = Annotated[str | None, _option("context_tokens", ENGINE_PANEL)]
 Order = Annotated[str | None, _option("order", ENGINE_PANEL)]
+ItlSlo = Annotated[str | None, _option("itl_slo", ENGINE_PANEL)]
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="KVIST_CONFIG", help="A TOML file with any of these options.", show_default=False),
@@ -166,10 +172,30 @@ class Settings:
         return Ask(**self.asked, sampling=Sampling(**drawn))
 
 
+def merge(params: Mapping[str, Any], names: Mapping[str, Option]) -> dict[str, Given]:
+    """The options ``names`` among a command's parameters, with the environment and the config file laid below.
+
+    Raises ``BadValue``, also when an option and its other name were given from the same place.
+    """
+    flags = {name: value for name, value in params.items() if name in names and value not in ([], ())}
+    gathered = gather(KNOWN, flags, os.environ, params.get("config"), other_env=OTHERS)
+    for alias, name in ALIASES.items():
+        if alias in gathered:
+            value, source, rank = gathered.pop(alias)
+            if name in gathered and gathered[name][2] == rank:
+                raise BadValue(alias, value, f"{alias} or {name}, not both", remedy=f"both come from {source}")
+            if name not in gathered or gathered[name][2] < rank:
+                gathered[name] = (value, source, rank)
+    return gathered
+
+
 def resolve(params: Mapping[str, Any]) -> Settings:
     """Merge a command's parameters with the environment and the config file. Raises ``BadValue``."""
-    flags = {name: value for name, value in params.items() if name in ALL and value not in ([], ())}
-    gathered = gather(EVERY, flags, os.environ, params.get("config"), other_env=OTHERS)
+    return settings_of(merge(params, ALL))
+
+
+def settings_of(gathered: Mapping[str, Given]) -> Settings:
+    """The part of merged options that says how a model runs and how it is asked."""
     values = {name: value for name, (value, _, _) in gathered.items()}
     asked = {n: v for n, v in values.items() if n in RUN and RUN[n].section == "ask"}
     return Settings(

@@ -56,6 +56,7 @@ class Delta:
     """What sample ``sample`` gained: settled ``text`` (perhaps none yet), the tokens drawn, and its end when it came.
 
     Tokens and text need not match one to one: text is held back while it may become a stop string or half a character.
+    ``cached_tokens`` comes with a sample's first token: what of its prompt was in the cache.
     """
 
     sample: int
@@ -63,4 +64,5 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    cached_tokens: int | None = None
     finish: Finish | None = None

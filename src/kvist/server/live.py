@@ -39,6 +39,8 @@ class Live:
         self.ticket = ticket
         self.job = job
         self.finishes: dict[int, Finish] = {}
+        self.cached_tokens: int | None = None
+        """Of the prompt, from the cache; None until the first token came."""
         self._close = close
         self._ready: deque[Delta] = deque()
         self._error: KvistError | None = None
@@ -55,6 +57,8 @@ class Live:
         if isinstance(parcel, KvistError):
             self._error = parcel
         else:
+            if parcel.sample == 0 and parcel.cached_tokens is not None:
+                self.cached_tokens = parcel.cached_tokens
             if parcel.finish is not None:
                 self.finishes[parcel.sample] = parcel.finish
             if not self._closed:

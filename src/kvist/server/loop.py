@@ -208,7 +208,7 @@ class EngineLoop:
         if ticket is None:
             return
         writing = self._open[ticket].seqs[event.seq]
-        text, stopped = writing.push(event.token) if event.token is not None else ("", False)
+        text, stopped = self._text(event, writing)
         if stopped and event.finish_reason is None:
             ended = self._served.engine.finish(event.seq, "stop", len(writing.token_ids))
             final = ended[0]
@@ -223,7 +223,24 @@ class EngineLoop:
                 del self._open[ticket]
         tokens = () if event.token is None else (event.token,)
         scores = () if event.logprob is None else (event.logprob,)
-        self._out.append((ticket, Delta(event.sample, text, tokens, scores, event.prompt_logprobs, finish)))
+        cached = self._cached(event, finish) if tokens and len(writing.token_ids) == 1 else None
+        self._out.append((ticket, Delta(event.sample, text, tokens, scores, event.prompt_logprobs, cached, finish)))
+
+    def _text(self, event: Event, writing: Writing) -> tuple[str, bool]:
+        if event.token is None:
+            return "", False
+        if event.finish_reason == "stop":
+            writing.end_with(event.token)
+            return "", False
+        return writing.push(event.token)
+
+    def _cached(self, event: Event, finish: Finish | None) -> int:
+        """What of the prompt of a sequence that just drew its first token was in the cache."""
+        if finish is not None:
+            return finish.usage.cached_tokens
+        seq = self._served.engine.scheduler.sequence(event.seq)
+        assert seq is not None
+        return seq.cached_tokens
 
     def _finish(self, event: Event, writing: Writing, *, stopped: bool) -> Finish:
         assert event.finish_reason is not None and event.usage is not None

@@ -56,12 +56,12 @@ class Records:
         self._live[ticket] = record
         return record
 
-    def note(self, ticket: int, parcel: Delta | KvistError, now_s: float) -> None:
+    def note(self, ticket: int, parcel: Delta | KvistError, now_s: float) -> Record:
         """Something came for it."""
         record = self._live[ticket]
         if isinstance(parcel, KvistError):
             record.error = str(parcel)
-            return
+            return record
         record.output_tokens += len(parcel.token_ids)
         if record.first_token_s is None and parcel.token_ids:
             record.first_token_s = now_s
@@ -69,14 +69,16 @@ class Records:
             record.finishes[parcel.sample] = parcel.finish
             record.error = record.error or parcel.finish.error
             record.done_s = now_s
+        return record
 
-    def close(self, ticket: int, live: Live) -> None:
+    def close(self, ticket: int, live: Live) -> Record:
         """It ended."""
         record = self._live.pop(ticket)
         record.bill = live.bill()
         self._ended[record.id] = record
         while len(self._ended) > self._history:
             del self._ended[next(iter(self._ended))]
+        return record
 
     def find(self, asked: str, tenant: str) -> Record | None:
         """A tenant's own request, by our id or (the newest) by the name its client gave it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from kvist.server.desk import Desk
 from kvist.server.door import Door
 from kvist.server.front import Front
 from kvist.server.guard import GuardedProtocol
+from kvist.server.observe.base import Observer
 from kvist.server.routes import routers
 from kvist.server.served import Loader, Served
 from kvist.server.service import Service
@@ -41,6 +42,7 @@ class Host:
         *,
         now: Callable[[], float],
         loader: Loader | None = None,
+        observers: Sequence[Observer] = (),
         on_ready: Callable[[str, Service], None] = lambda address, service: None,
     ) -> None:
         self.config = config
@@ -49,10 +51,16 @@ class Host:
         self._load = load
         self._now = now
         self._loader = loader
+        self._observers = observers
         self._on_ready = on_ready
         self._front = Front(self._open, self._fail, self._close)
         self._socket = _listen(config)
         self._server = _Server(self._uvicorn_config(), self._drain)
+
+    @property
+    def interrupted(self) -> bool:
+        """True when Ctrl-C ended it."""
+        return self._server.interrupted
 
     @property
     def address(self) -> str:
@@ -94,6 +102,7 @@ class Host:
     async def _open(self) -> ASGIApp:
         served = await asyncio.to_thread(self._load, self._note_progress)
         service = Service(served, self.config, now=self._now, loader=self._loader)
+        service.observers += self._observers
         service.on_death = self._fail
         service.start()
         self.service = service

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kvist.config import EngineConfig
 from kvist.engine.engine import Engine
 from kvist.spec.layout import CacheLayout
 from kvist.spec.model import ModelSpec
@@ -47,7 +48,10 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One model ready to serve. ``facts`` is what ``/server_info`` adds; ``grammars`` is None without llguidance."""
+    """One model ready to serve. ``facts`` is what ``/server_info`` adds; ``grammars`` is None without llguidance.
+
+    ``config`` is what the engine was assembled with.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
@@ -58,6 +62,7 @@ class Served:
     created_unix_s: int
     grammars: Grammars | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    config: EngineConfig = field(default_factory=EngineConfig)
 
     @property
     def context_tokens(self) -> int:

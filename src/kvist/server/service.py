@@ -19,6 +19,7 @@ from kvist.server.config import ServeConfig
 from kvist.server.job import Job
 from kvist.server.live import Live
 from kvist.server.loop import EngineLoop, Parcel, Work
+from kvist.server.observe.base import Observer
 from kvist.server.pressure import Pressure
 from kvist.server.records import Records
 from kvist.server.refuse import Refusal, busy
@@ -37,6 +38,7 @@ class Service:
         """``now`` is the clock the engine reads; ``loader`` may replace the weights."""
         self.config = config
         self.records = Records(config.history)
+        self.observers: list[Observer] = []
         self.counts: Counter[str] = Counter()
         """Requests by what became of them: ``accepted``, ``refused_<code>``, ``disconnected``, ..."""
         self.draining = False
@@ -99,8 +101,10 @@ class Service:
         self._live[ticket] = live
         self._inside[job.tenant.name] += 1
         self._pressure.enter(ticket, len(job.prompt), limit - len(job.prompt))
-        self.records.open(ticket, job, self._now())
+        record = self.records.open(ticket, job, self._now())
         self.counts["accepted"] += 1
+        for observer in self.observers:
+            observer.opened(record)
         self._engine_loop.submit(Work(ticket, request, job.stop, job.show_special))
         return live
 
@@ -195,7 +199,9 @@ class Service:
                 continue
             live.push(parcel)
             self._pressure.note(ticket, parcel, now)
-            self.records.note(ticket, parcel, now)
+            record = self.records.note(ticket, parcel, now)
+            for observer in self.observers:
+                observer.gained(record, parcel, now)
             if live.done:
                 self._end(ticket, live)
 
@@ -206,7 +212,9 @@ class Service:
         if not self._inside[name]:
             del self._inside[name]
         self._pressure.leave(ticket)
-        self.records.close(ticket, live)
+        record = self.records.close(ticket, live)
+        for observer in self.observers:
+            observer.ended(record, live)
 
     def _die(self, error: BaseException) -> None:
         self.dead = error

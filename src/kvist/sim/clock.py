@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+
+class Passing(Protocol):
+    """A clock that can be told how long something took."""
+
+    def now(self) -> float:
+        """The time in seconds."""
+        ...
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
+        ...
+
 
 class VirtualClock:
     """A ``Clock`` for paper. Owner: whoever runs the simulation; the paper executor advances it by each step's cost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvist.cost.table import CostTable
 from kvist.ids import SeqId
-from kvist.sim.clock import VirtualClock
+from kvist.sim.clock import Passing
 from kvist.sim.draws import Cell, PaperModel, extend
 from kvist.sim.memory import PaperFault, PaperMemory
 from kvist.spec.layout import CacheLayout
@@ -34,7 +34,7 @@ class PaperExecutor:
     """
 
     def __init__(
-        self, layout: CacheLayout, *, blocks: int, clock: VirtualClock, cost: CostTable, model: PaperModel, check: bool
+        self, layout: CacheLayout, *, blocks: int, clock: Passing, cost: CostTable, model: PaperModel, check: bool
     ) -> None:
         self.memory = PaperMemory(layout, blocks) if check else None
         self._clock = clock
@@ -60,7 +60,7 @@ class PaperExecutor:
         sampled = self._draw(plan, rows)
         seconds = self._cost.step_s(plan.computed_tokens, sum(map(self._reads, plan.chunks)))
         self._clock.advance(seconds)
-        return StepResult(plan.step, sampled, scored, seconds, epoch=plan.epoch)
+        return StepResult(plan.step, sampled, scored, seconds=seconds, epoch=plan.epoch)
 
     def known_sequences(self) -> int:
         """Sequences not forgotten yet."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kvist.cli.options import EVERY, OTHERS
+from kvist.cli.options import EVERY, merge
 from kvist.cli.plan import lists
 from kvist.cli.plan.options import question
-from kvist.config import Given, gather
+from kvist.config import Given
 from kvist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ _INSTEAD: dict[str, Callable[[Params], int]] = {
 
 def gathered(params: Params) -> dict[str, Given]:
     """Flags, environment and file, merged. Raises ``BadValue``."""
-    return gather(
-        EVERY, {n: v for n, v in params.items() if n in EVERY}, os.environ, params.get("config"), other_env=OTHERS
-    )
+    return merge(params, EVERY)
 
 
 def _plan(params: Params) -> int:

@@ -1,0 +1,60 @@
+"""What ``kvist serve`` tells the person who started it."""
+
+from __future__ import annotations
+
+import sys
+
+from kvist.server.capacity import Capacity
+from kvist.server.config import ServeConfig
+from kvist.server.run import Host
+from kvist.server.service import Service
+from kvist.units import format_bytes
+
+
+def say(text: str) -> None:
+    """One line on standard error, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def starting(address: str, config: ServeConfig) -> None:
+    """Before the model is there."""
+    say(f"kvist listens on {address} and loads {config.names[0]} (503 until it is there)")
+    if not config.loopback and config.tenants.open:
+        say(f"warning: {config.host} can be reached from other machines and no key is needed; set --api-key")
+
+
+def ready(address: str, service: Service) -> None:
+    """What was resolved."""
+    served, config = service.served, service.config
+    capacity = Capacity.of(served)
+    facts = served.facts
+    weights = facts.get("weights_bytes", 0)
+    rows = {
+        "model": f"{', '.join(config.names)} ({served.path})",
+        "weights": f"{format_bytes(weights)}, {facts.get('dtype', '?')}, kernels {'+'.join(facts.get('kernels', []))}",
+        "pool": (
+            f"{format_bytes(capacity.pool_bytes)} = {capacity.blocks:,} blocks of {served.layout.span_tokens} tokens"
+            f" ({served.layout.format.name})"
+        ),
+        "fits": capacity.sentence(),
+        "users": _users(config),
+        "order": f"{capacity.order}; bound on a step beside running answers: {capacity.itl_slo}",
+    }
+    for name, text in rows.items():
+        say(f"  {name:<8}{text}")
+    say(f"ready: {address}/v1  (metrics at {address}/metrics)")
+
+
+def _users(config: ServeConfig) -> str:
+    tenants = config.tenants
+    if tenants.open:
+        return "anyone (no --api-key); one cache for all, --api-key gives each key its own"
+    names = ", ".join(f"{t.name} (weight {t.weight:g})" for t in tenants.known)
+    return f"{names}; {'each its own cache' if tenants.isolate else 'one cache for all'}"
+
+
+def stopped(host: Host) -> None:
+    """At the end."""
+    service = host.service
+    cut = service.open if service is not None else 0
+    say(f"stopped{f'; {cut} answers were cut' if cut else ''}")
