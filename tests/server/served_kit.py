@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import pytest
-from real_model import packaged
 
 from kvist.config import CacheConfig, EngineConfig, SchedConfig
 from kvist.cost.table import CostTable
@@ -25,6 +24,7 @@ from kvist.sim.executor import PaperExecutor
 from kvist.spec.format import KVFormat
 from kvist.spec.layout import plan_layout
 from kvist.spec.read import read_spec
+from real_model import packaged
 
 
 class Steady:
