@@ -65,6 +65,7 @@ Calibrate = Annotated[int, typer.Option(help="Cold prompts before, to read TTFT 
 Flush = Annotated[bool, typer.Option("--flush", help="Empty the server's cache first.", rich_help_panel="Load")]
 Temperature = Annotated[float, typer.Option(help="Of sampling.", rich_help_panel="Load")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds for a request.", rich_help_panel="Load")]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the server.", rich_help_panel="Load")]
 StopAtEos = Annotated[bool, typer.Option("--stop-at-eos", help="Let answers end early.", rich_help_panel="Load")]
 SloText = Annotated[str | None, typer.Option("--slo", help="ttft=2s,tpot=100ms (also itl, e2e).", metavar="LIST")]
 AsJson = Annotated[str | None, typer.Option("--json", help="JSON into FILE, or - (nothing else).", metavar="FILE|-")]
@@ -113,6 +114,7 @@ def serve(
     flush: Flush = False,
     temperature: Temperature = 0.0,
     timeout_s: Timeout = 600.0,
+    wait_s: Wait = 0.0,
     stop_at_eos: StopAtEos = False,
     slo: SloText = None,
     as_json: AsJson = None,
@@ -128,7 +130,8 @@ def serve(
 
     asked = dict(ctx.params)
     knobs = {name: asked[name] for name in KNOBS if asked[name] is not None}
-    if trace is not None and workload == "generated-shared-prefix":
+    source = ctx.get_parameter_source("workload")
+    if trace is not None and source is not None and source.name == "DEFAULT":
         asked["workload"] = "trace"
     for name in (*KNOBS, "as_json", "details", "save", "plot"):
         del asked[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvist.cli import chat, generate, inspect, lab
+from kvist.cli import bench, chat, generate, inspect, lab
 from kvist.cli.plan import command as plan
 from kvist.cli.serve import command as serve
 
@@ -21,6 +21,7 @@ app.command("chat", help="Talk to the model; the conversation stays in the cache
 app.command("serve", help="Serve a model to OpenAI and Anthropic clients.")(serve.command)
 app.command("model", help="Show what a model's cache is made of.")(inspect.command)
 app.command("plan", help="Plan memory, users and latency on any device.", epilog=plan.EPILOG)(plan.command)
+app.add_typer(bench.app, name="bench")
 app.add_typer(lab.app, name="lab")
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvist.runtime.ask import Ask
 
 TRACE_ENV: Final = "KVIST_TRACE"
-OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_HOME", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
+OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_BENCH_URL", "KVIST_HOME", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
 """Variables that are not options of a run."""
 
 
