@@ -1,5 +1,7 @@
 """Stop strings: nothing of a stop leaks, nothing held is lost (faults F080 and F081)."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,6 +109,72 @@ def test_f081_through_the_detokenizer(tiny):
         out += cutter.push(detokenizer.finish())[0]
         out += cutter.finish()
         assert out == want == whole(tiny.decode(ids), stops)[0]
+
+
+STOP_SETS = [
+    ["STOP"],
+    ["aab", "ab"],
+    ["\n\n", "\n\nUser:"],
+    ["é👍🏽", "👍"],
+    ["終わり", "わ"],
+    [" the", "the cat"],
+    ["<|im_end|>"],
+    [],
+]
+
+
+@pytest.mark.parametrize("stops", STOP_SETS)
+@pytest.mark.parametrize("kind", ["tiny", "smol"])
+def test_f080_streamed_tokens_are_the_whole_text(kind, stops, request):
+    """Stops over several tokens and part of a token, in any batches of ids: as if the whole text had been cut."""
+    tokenizer, pick = request.getfixturevalue(kind), random.Random(str(stops))
+    scraps = [
+        *stops,
+        *[stop[:-1] for stop in stops],
+        *[stop[1:] for stop in stops],
+        "a",
+        "aaab",
+        "é",
+        "👍🏽",
+        "\n",
+        " the",
+    ]
+    matches = 0
+    for _ in range(60):
+        text = "".join(pick.choices(scraps, k=pick.randint(0, 8)))
+        ids = tokenizer.encode(text, add_bos=False)
+        ids = [*text.encode()] if kind == "tiny" and pick.random() < 0.5 else ids
+        detokenizer, cutter, out, match, at, longest = Detokenizer(tokenizer), StopStrings(stops), "", None, 0, 0
+        while at < len(ids) and match is None:
+            size = pick.randint(1, 3)
+            settled = detokenizer.push(ids[at : at + size])
+            piece, match = cutter.push(settled)
+            out, at = out + piece, at + size
+            longest = max(longest, len(tokenizer.decode(ids[:at]).rstrip("\ufffd")) - len(out))
+            assert match is not None or longest < max(map(len, stops), default=1)
+        if match is None:
+            piece, match = cutter.push(detokenizer.finish())
+            out += piece + cutter.finish()
+        assert (out, match) == whole(tokenizer.decode(ids), stops)
+        matches += match is not None
+    assert matches > 5 or not stops
+
+
+@pytest.mark.parametrize("ending", ["end token", "length", "abort"])
+@pytest.mark.parametrize("stops", STOP_SETS)
+def test_f081_every_ending_releases_what_is_held(ending, stops, tiny):
+    """The end token shows nothing; a cut at any id and an abort at any id are the same to the text."""
+    for stop in stops or ["x"]:
+        for cut in range(len(stop)):
+            if whole(said := "near " + stop[:cut], stops)[1] is not None:
+                continue
+            ids = [*said.encode(), *([tiny.id_of("<|im_end|>")] if ending == "end token" else [])]
+            ids = ids[: len(ids) - 1] if ending == "abort" else ids
+            detokenizer, cutter = Detokenizer(tiny), StopStrings(stops)
+            out = [cutter.push(detokenizer.push([n]))[0] for n in ids]
+            out += [cutter.push(detokenizer.finish())[0], cutter.finish()]
+            assert "".join(out) == tiny.decode(ids) and cutter.matched is None
+            assert cutter.finish() == "", "released twice"
 
 
 def test_bad_stops_are_refused():

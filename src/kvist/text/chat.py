@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final
 
 from kvist.errors import BadValue, CorruptFile, ModelError, UsageError
+from kvist.text.control import ControlWords
 from kvist.text.pieces import free_mark
+from kvist.text.plain import as_plain, listed, marked, strings
 from kvist.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -43,6 +47,7 @@ class ChatTemplate:
 
         self.source = source
         self._tokens = {name: text for name, text in (("bos_token", bos), ("eos_token", eos)) if text is not None}
+        self._now = now
         self._sandbox = Sandbox(max_chars=max_chars, max_steps=max_steps, now=now)
         try:
             self._template = self._sandbox.from_string(source)
@@ -50,6 +55,12 @@ class ChatTemplate:
             line = getattr(error, "lineno", None)
             what = f"the chat template does not compile: {error}" + (f" (line {line})" if line else "")
             raise CorruptFile(what, remedy="give another template (--chat-template)") from error
+
+    def replaced(self, source: str, *, max_steps: int) -> ChatTemplate:
+        """Another template over the same tokens and clock, as ``__init__``; ``max_steps`` bounds each render."""
+        bos, eos = (self._tokens.get(name) for name in ("bos_token", "eos_token"))
+        limit = min(max_steps, self._sandbox.max_steps)
+        return ChatTemplate(source, bos, eos, max_chars=self._sandbox.max_chars, max_steps=limit, now=self._now)
 
     def render(
         self,
@@ -63,10 +74,10 @@ class ChatTemplate:
 
         Raises ``BadValue`` for malformed messages, ``UsageError`` when the template refuses them or fails on them.
         """
-        chat = [_message(message, f"messages[{n}]") for n, message in enumerate(_listed(messages, "messages"))]
-        variables = {**self._tokens, "documents": None, **_plain(extra, "extra")}
-        listed = None if tools is None else _plain(list(_listed(tools, "tools")), "tools")
-        variables |= {"messages": chat, "tools": listed, "add_generation_prompt": add_generation_prompt}
+        chat = [_message(message, f"messages[{n}]") for n, message in enumerate(listed(messages, "messages"))]
+        variables = {**self._tokens, "documents": None, **as_plain(extra, "extra")}
+        offered = None if tools is None else as_plain(list(listed(tools, "tools")), "tools")
+        variables |= {"messages": chat, "tools": offered, "add_generation_prompt": add_generation_prompt}
         return self._render(variables)
 
     def _render(self, variables: dict[str, Any]) -> str:
@@ -105,25 +116,48 @@ def encode_chat(
     *inside a message* does not find it. No beginning-of-sequence token is added: templates write their own.
     """
     words = tokenizer.control_words
-    given = (list(_listed(messages, "messages")), tools, extra)
-    strings = list(_strings(given))
-    if not any(words.cuts(text) for text in strings):
-        text = template.render(given[0], add_generation_prompt=add_generation_prompt, tools=tools, **extra)
-        return tokenizer.encode(text, allow_special=True, add_bos=False)
-    mark = free_mark("".join(strings) + template.source)
-    messages, tools, extra = _marked(given, lambda text: words.mark(text, mark))
+    page = render_guarded(words, template, messages, add_generation_prompt=add_generation_prompt, tools=tools, **extra)
+    return tokenizer.encode_guarded(page.text, page.cuts, add_bos=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt's text, and the ascending offsets that no control token may span (``Tokenizer.encode_guarded``)."""
+
+    text: str
+    cuts: tuple[int, ...] = ()
+
+    def after(self, start: int) -> Rendered:
+        """What follows character ``start``."""
+        return Rendered(self.text[start:], tuple(cut - start for cut in self.cuts if cut > start))
+
+
+def render_guarded(
+    words: ControlWords,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = True,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **extra: Any,
+) -> Rendered:
+    """``template.render`` that also says where control tokens of ``words`` are forbidden, as ``encode_chat`` tells."""
+    given = (list(listed(messages, "messages")), tools, extra)
+    texts = list(strings(given))
+    if not any(words.cuts(text) for text in texts):
+        return Rendered(template.render(given[0], add_generation_prompt=add_generation_prompt, tools=tools, **extra))
+    mark = free_mark("".join(texts) + template.source)
+    messages, tools, extra = marked(given, lambda text: words.mark(text, mark))
     text = template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **extra)
     parts = re.split(f"{mark}|\\\\u{ord(mark):04x}", text)
-    cuts = [0]
-    for part in parts[:-1]:
-        cuts.append(cuts[-1] + len(part))
-    return tokenizer.encode_guarded("".join(parts), cuts[1:], add_bos=False)
+    cuts = tuple(accumulate(len(part) for part in parts[:-1]))
+    return Rendered("".join(parts), cuts)
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise BadValue(where, type(message).__name__, 'an object such as {"role": "user", "content": "..."}')
-    plain = {key: value for key, value in _plain(message, where).items() if value is not None}
+    plain = {key: value for key, value in as_plain(message, where).items() if value is not None}
     if plain.get("role") not in ROLES:
         raise BadValue(f"{where}.role", plain.get("role"), f"one of {', '.join(ROLES)}")
     content = plain.get("content")
@@ -134,44 +168,3 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         raise BadValue(f"{where}.content", type(content).__name__, "a string", remedy=remedy)
     reasoning = next((plain[key] for key in _REASONING if key in plain), None)
     return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
-
-
-def _listed(value: Any, where: str) -> Iterable[Any]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise BadValue(where, type(value).__name__, "a list of objects")
-    return value
-
-
-def _plain(value: Any, where: str) -> Any:
-    """A copy made of plain JSON types, so that no object's methods are within a template's reach."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, Mapping):
-        return {_plain(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{n}]") for n, item in enumerate(value)]
-    raise BadValue(where, type(value).__name__, "text, number, true, false, null, list or object")
-
-
-def _strings(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _strings(key)
-            yield from _strings(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _strings(item)
-
-
-def _marked(value: Any, mark: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return mark(value)
-    if isinstance(value, Mapping):
-        return {_marked(key, mark): _marked(item, mark) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_marked(item, mark) for item in value]
-    return value

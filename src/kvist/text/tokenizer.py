@@ -73,6 +73,11 @@ class Tokenizer:
         return self._vocabulary.special
 
     @property
+    def control_ids(self) -> frozenset[int]:
+        """Every token that text makes only where control tokens are allowed: ``special_ids``, and ``<|name|>``."""
+        return self._vocabulary.guarded
+
+    @property
     def drops_first_space(self) -> bool:
         """Whether ``decode`` drops one space at the very start (SentencePiece puts it there when encoding)."""
         return self._vocabulary.drops_first_space
@@ -91,22 +96,28 @@ class Tokenizer:
         found: int | None = self._backend.token_to_id(token)
         return found
 
-    def encode(self, text: str, *, allow_special: bool = False, add_bos: bool | None = None) -> list[int]:
+    def encode(
+        self, text: str, *, allow_special: bool = False, add_bos: bool | None = None, continues: bool = False
+    ) -> list[int]:
         """Ids of ``text``. ``add_bos`` None does what the model's own tokenizer does.
+
+        ``continues``: other ids come before, so SentencePiece puts no space before the first word.
 
         Raises ``BadValue`` for lone surrogates: they are not text and no tokenizer has ids for them. What a vocabulary
         cannot spell is left out, as the model's own tokenizer does (SmolLM2 has no token for U+0004); SentencePiece
         vocabularies read U+2581 as a space.
         """
-        return [*self._lead(add_bos), *self._run(text, special=allow_special).ids]
+        return [*self._lead(add_bos), *self._run(text, special=allow_special, first=not continues).ids]
 
-    def encode_guarded(self, text: str, cuts: Sequence[int], *, add_bos: bool | None = None) -> list[int]:
+    def encode_guarded(
+        self, text: str, cuts: Sequence[int], *, add_bos: bool | None = None, continues: bool = False
+    ) -> list[int]:
         """Like ``encode(allow_special=True)``, but no control token may span an offset listed in ``cuts`` (ascending).
 
         Control tokens split text before anything else looks at it, so the stretches between those that remain
         are encoded one by one: the ids are those of the whole text with the cut ones read as plain text.
         """
-        whole = self._run(text, special=True)
+        whole = self._run(text, special=True, first=not continues)
         controls = self._controls(text, whole) if cuts else []
         kept = [(n, a, b) for n, a, b in controls if bisect_right(cuts, a) == bisect_right(cuts, b - 1)]
         if len(kept) == len(controls):
@@ -114,7 +125,7 @@ class Tokenizer:
         ids, at = self._lead(add_bos), 0
         for token_id, start, end in [*kept, (None, len(text), len(text))]:
             if start > at:
-                ids += self._run(text[at:start], special=False, first=at == 0).ids
+                ids += self._run(text[at:start], special=False, first=at == 0 and not continues).ids
             if token_id is not None:
                 ids.append(token_id)
             at = end

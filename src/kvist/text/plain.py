@@ -1,0 +1,65 @@
+"""Walks through messages that came as JSON: copies, lists and marks their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from kvist.errors import BadValue
+
+MAX_DEPTH: Final = 100
+"""Objects and lists within each other: more than any schema has, and less than Python can walk through."""
+
+
+def listed(value: Any, where: str) -> Iterable[Any]:
+    """``value`` itself. Raises ``BadValue`` unless it is a list (or another iterable of objects)."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise BadValue(where, type(value).__name__, "a list of objects")
+    return value
+
+
+def as_plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy made of plain JSON types, so that no object's methods are within a template's reach."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    if isinstance(value, Mapping):
+        return {as_plain(key, where): as_plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_plain(item, f"{where}[{n}]", depth + 1) for n, item in enumerate(value)]
+    raise BadValue(where, type(value).__name__, "text, number, true, false, null, list or object")
+
+
+def strings(value: Any, depth: int = 0) -> Iterable[str]:
+    """Every text in ``value``, names of fields included."""
+    if isinstance(value, str):
+        yield value
+        return
+    if depth > MAX_DEPTH + 2 and isinstance(value, (Mapping, list, tuple)):
+        raise _too_deep()
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings(key)
+            yield from strings(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings(item, depth + 1)
+
+
+def marked(value: Any, mark: Callable[[str], str]) -> Any:
+    """A copy in which every text went through ``mark``."""
+    if isinstance(value, str):
+        return mark(value)
+    if isinstance(value, Mapping):
+        return {marked(key, mark): marked(item, mark) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [marked(item, mark) for item in value]
+    return value
+
+
+def _too_deep() -> BadValue:
+    what = f"at most {MAX_DEPTH} objects and lists within each other"
+    return BadValue("messages", "...", what, remedy="flatten what is nested so deeply")
