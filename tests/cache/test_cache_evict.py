@@ -169,7 +169,7 @@ def test_the_queue_forgets_the_dead() -> None:
     desk = Desk(ONE, 24, check=False)
     for i in range(3000):
         desk.serve([i] * 10)
-    assert len(desk.cache._tree.queue.heap) < 200 and desk.cache._tree.nodes < 40
+    assert len(desk.cache._tree.queue) < 200 and desk.cache._tree.nodes < 40
     for i in range(300):
         desk.serve([i] * 6, salt=str(i).encode())
     desk.cache.check()

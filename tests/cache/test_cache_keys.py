@@ -7,14 +7,16 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from hashlib import blake2b
+from itertools import permutations
 
 import pytest
 from cache_paper import FULL, LAYOUTS, Desk, Driver, layout_of
 
 from kvist.cache import chain, keys
+from kvist.cache.cache import Cache
 from kvist.cache.keys import Fingerprint, block_key, pack_tokens, root_key, space_of
 from kvist.errors import BadValue
-from kvist.ids import BlockKey
+from kvist.ids import BlockKey, SeqId
 
 MARK = Fingerprint(b"w" * 16, b"t" * 16, "default theta=10000", "f16", "layout", 32, "invariant")
 
@@ -91,16 +93,74 @@ class _Weak:
         return b"0"
 
 
+def twins(n: int = 5000) -> list[bytes]:
+    """Distinct 256-bit digests, six of seven equal to another one in their first or last 16, 32 or 64 bits."""
+    rng = random.Random(1)
+    digests = [rng.randbytes(32) for _ in range(n // 7 + 1)]
+    for size in (2, 4, 8):
+        digests += [d[:size] + rng.randbytes(32 - size) for d in digests[: n // 7 + 1]]
+        digests += [rng.randbytes(32 - size) + d[-size:] for d in digests[: n // 7 + 1]]
+    digests = digests[:n]
+    assert len(set(digests)) == n and len({d[:8] for d in digests}) < n * 0.9 > len({d[-8:] for d in digests})
+    return digests
+
+
 def test_f014_extras_are_whole_digests() -> None:
     """Digests that agree in their first or last bytes never share a key; short ones are refused."""
-    rng = random.Random(1)
-    digests = [rng.randbytes(32) for _ in range(1250)]
-    digests += [d[:2] + rng.randbytes(30) for d in digests[:1250]]
-    digests += [d[:4] + rng.randbytes(20) + d[-8:] for d in digests[:2500]]
-    assert len(set(digests)) == 5000
+    digests = twins()
     assert len({root_key(b"", b"", (d,)) for d in digests}) == 5000
+    assert len({root_key(b"", b"", (b"adapter" * 3, d)) for d in digests}) == 5000
+    assert len({block_key(root_key(b"", b"", (d,)), pack_tokens([0] * 16)) for d in digests}) == 5000
     with pytest.raises(BadValue, match="at least 128 bits, not 120"):
         space_of(b"", (b"x" * 15,))
+
+
+def test_f014_placeholders_alike_never_hit() -> None:
+    """5,000 images behind the same placeholder tokens: no admission hits another's, each hits its own."""
+    cache, prompt = Cache(layout_of((4, FULL)), blocks=5001), [32000] * 4 + [1]
+    seq = 0
+    for want in (0, 4):
+        for digest in twins():
+            seq += 1
+            got = cache.admit(SeqId(seq), prompt, extras=(digest,)).cached_tokens
+            assert got == want
+            if not got:
+                cache.extend(SeqId(seq), 4)
+                cache.commit(SeqId(seq), prompt, 4)
+            cache.release(SeqId(seq), prompt, 4)
+            cache.drain()
+    cache.check()
+    tree = cache._tree
+    firsts = {tree.key_of(node, 0, tree.rules[0]) for root in tree.roots.values() for node in root.children.values()}
+    assert len(firsts) == 5000, "keys of real blocks"
+
+
+ADAPTERS = [(), (blake2b(b"my-lora, rank 8", digest_size=16).digest(),), (blake2b(b"my-lora, rank 16").digest(),)]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_f012_f013_adapters_never_meet(order: tuple[int, ...]) -> None:
+    """Base and two adapters of one name, in all orders: content tells them apart; each then hits its own."""
+    desk, prompt = Desk(layout_of((4, FULL)), 64), list(range(17))
+    spaces = [ADAPTERS[i] for i in order]
+    assert [desk.serve(prompt, extras=e) for e in spaces] == [0, 0, 0]
+    assert [desk.serve(prompt, extras=e) for e in spaces] == [16, 16, 16]
+    running = [desk.start([*prompt, 50], extras=e) for e in spaces]  # side by side
+    for seq in running:
+        desk.compute(seq)
+    for seq in running:
+        desk.read(seq)
+    assert len({root_key(b"", b"", e) for e in spaces}) == 3
+
+
+def test_f014_extras_count_and_order_matter() -> None:
+    """No two lists of digests share a key, whatever their bytes spell together."""
+    a, b = b"a" * 16, b"b" * 16
+    lists = [(), (a,), (b,), (a, b), (b, a), (a + b,), (a, a), (a, b, b), (a + b, b), (a, b + b)]
+    assert len({root_key(b"", b"", e) for e in lists}) == len(lists)
+    assert len({root_key(b"", a, e) for e in lists} | {root_key(b"", b"", (a, *e)) for e in lists}) == 2 * len(lists)
+    desk = Desk(layout_of((4, FULL)), 128)
+    assert [desk.serve(list(range(9)), extras=e) for e in lists] == [0] * len(lists)
 
 
 def test_namespaces_never_meet() -> None:

@@ -201,8 +201,9 @@ class Driver:
         self, layout: CacheLayout, seed: int, *, blocks: int = 40, lifo: bool = False, reuse: bool = True
     ) -> None:
         self.rng = random.Random(seed)
+        self.tenants = random.Random(seed + 1)
         self.layout = layout
-        self.cache = Cache(layout, blocks=blocks, lifo=lifo, reuse=reuse)
+        self.cache = Cache(layout, blocks=blocks, lifo=lifo, reuse=reuse, weights={"b": 3.0, "c": 0.5})
         self.paper = Paper(layout)
         self.live: dict[SeqId, Live] = {}
         self.flights: deque[tuple[Flight, list[tuple[Live, int, int]]]] = deque()
@@ -238,7 +239,8 @@ class Driver:
         self.ids += 1
         seen = cache.match(tokens, limit=limit, salt=salt, extras=extras)
         self.oracle(tokens, seen.cached_tokens, limit, salt, extras)
-        got = cache.admit(seq, tokens, limit=limit, salt=salt, extras=extras, reuse=reuse, copies=rng.random() < 0.9)
+        copies, tenant = rng.random() < 0.9, self.tenants.choice("abcd")
+        got = cache.admit(seq, tokens, limit=limit, salt=salt, extras=extras, reuse=reuse, copies=copies, tenant=tenant)
         assert got.cached_tokens <= (len(tokens) - 1 if limit is None else limit)
         assert got.cached_tokens == got.match.cached_tokens == cache.computed(seq)
         assert got.cached_tokens == seen.cached_tokens or got.match.reason in ("full", "limit", "off")
@@ -397,7 +399,9 @@ class Driver:
         live = self.rng.choice(list(self.live.values()))
         self.cache.release(live.seq, live.tokens, self.cache.computed(live.seq))
         live.era += 1
-        got = self.cache.admit(live.seq, live.tokens, salt=live.space[0], extras=live.space[1], reuse=live.reuse)
+        salt, extras = live.space
+        tenant = self.tenants.choice("abcd")
+        got = self.cache.admit(live.seq, live.tokens, salt=salt, extras=extras, reuse=live.reuse, tenant=tenant)
         live.planned = got.cached_tokens
         self.note("resumed")
 
@@ -418,6 +422,14 @@ class Driver:
         self.note("gulp")
 
     def reset(self) -> None:
+        if self.tenants.random() < 0.5:
+            pool, tenant = self.cache._pool, self.tenants.choice("abcd")
+            theirs = sum(
+                pool.refs[b] == pool.treed[b] == 1 and pool.payer[b].tenant == tenant for b in range(pool.total)
+            )
+            left = self.cache.cached_blocks - theirs
+            assert self.cache.reset(tenant) == theirs and self.cache.cached_blocks == left
+            self.note("reset of a tenant")
         cached = self.cache.cached_blocks
         assert self.cache.reset() == cached and self.cache.cached_blocks == 0
         self.note("reset")
@@ -473,3 +485,4 @@ class Driver:
         assert self.cache.free_blocks == self.cache.total_blocks
         self.cache.check()
         assert not self.cache._tree.roots and self.cache._tree.nodes == 0
+        assert not self.cache._shares.by_tenant and all(not t.used_blocks for t in self.cache.tenants().values())

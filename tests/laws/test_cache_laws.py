@@ -7,12 +7,15 @@ from collections import Counter
 
 import cache_paper
 import pytest
-from cache_paper import LAYOUTS, Driver
+from cache_paper import LAYOUTS, Driver, histories
 
 import kvist.cache.cache as door
-from kvist.cache import ledger, match, publish, take
+from kvist.cache import ledger, match, publish, reclaim, take
 from kvist.cache.groups import GroupRule
+from kvist.cache.keys import space_of
+from kvist.cache.node import Node
 from kvist.cache.pool import Pool
+from kvist.cache.share import Share, Shares
 from kvist.cache.table import BlockTable
 from kvist.cache.tenancy import Tenancy
 from kvist.cache.tree import Tree
@@ -71,6 +74,111 @@ def test_reuse_off_shares_nothing() -> None:
     tally = driver.cache.counters
     assert tally.hits == tally.inserted_blocks == driver.cache.cached_blocks == 0
     assert done["fork"] and tally.stopped_off == tally.queries
+
+
+class Umpire:
+    """Watches every eviction: who gives, and was anybody above a floor spared? By a recount of the whole pool."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: Counter[str] = Counter()
+        self.plain = reclaim.take
+        patch.setattr(ledger, "evict", lambda tree, need: self.watch(patch, tree, need))
+
+    def watch(self, patch: pytest.MonkeyPatch, tree: Tree, need: int) -> int:
+        with patch.context() as inside:
+            inside.setattr(reclaim, "take", self.take)
+            return reclaim.evict(tree, need)
+
+    def take(self, tree: Tree, share: Share, need: int) -> int:
+        shares, pool = list(tree.shares.by_tenant.values()), tree.pool
+        weight = sum(s.weight for s in shares if s.blocks)
+        above = {s for s in shares if s.blocks * weight > s.weight * pool.total * (1 + 1e-12)}
+        can = {pool.payer[b] for b in range(pool.total) if pool.treed[b] and pool.refs[b] == 1}
+        before, excess = share.blocks, share.blocks - share.weight / weight * pool.total
+        freed = self.plain(tree, share, need)
+        assert share.blocks == before - freed
+        if freed and share not in above:
+            assert not above & can, f"{share.tenant!r} lost {freed} blocks below its floor"
+        self.seen["above" if share in above else "below"] += freed > 0
+        self.seen["spared"] += bool(freed and share in above and can - above)
+        self.seen["past the floor"] += freed > excess > 0
+        return freed
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_who_is_below_its_floor_gives_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    umpire = Umpire(monkeypatch)
+    for seed in range(8):
+        drive(name, seed, 220)
+    assert umpire.seen["above"] and umpire.seen["spared"], umpire.seen
+
+
+@pytest.mark.parametrize("wrong", ["nobody above", "everybody above", "weights ignored"])
+def test_the_umpire_sees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = {
+        "nobody above": lambda self: 1e9,
+        "everybody above": lambda self: 0.0,
+        "weights ignored": lambda self: self.total_blocks / max(1, len(self.by_tenant)),
+    }
+    monkeypatch.setattr(Shares, "unit_blocks", unit[wrong])
+    Umpire(monkeypatch)
+    with pytest.raises(AssertionError, match="below its floor"):
+        for seed in range(20):
+            drive("full", seed, 220)
+
+
+class Witness(Driver):
+    """Remembers every run that left the tree, and checks what a miss says."""
+
+    def run(self, ops: int) -> dict[str, int]:
+        self.left: set[int] = set()
+        trim, tree = self.cache._tree.trim, self.cache._tree
+
+        def witnessed(node: Node, spans: int) -> int:
+            self.left.update(self.path(node))
+            return trim(node, spans)
+
+        tree.trim = witnessed  # type: ignore[method-assign]
+        return super().run(ops)
+
+    def path(self, node: Node | None) -> list[int]:
+        """Histories of a node's path."""
+        tokens: list[int] = []
+        while node is not None and node.parent is not None:
+            tokens = list(memoryview(bytes(node.tokens)).cast("i")) + tokens
+            node = node.parent
+        assert node is not None
+        return histories(node.space, tokens)
+
+    def oracle(self, tokens: list[int], found: int, limit: int | None, salt: bytes, extras: tuple[bytes, ...]) -> None:
+        got = self.cache.match(tokens, limit=limit, salt=salt, extras=extras)
+        root = self.cache._tree.roots.get(space_of(salt, extras))
+        run, on = 0, set[int]()
+        stack = [(child, list[int]()) for child in root.children.values()] if root and self.cache.reuse else []
+        while stack:
+            node, before = stack.pop()
+            line = before + list(memoryview(bytes(node.tokens)).cast("i"))
+            stack += [(child, line) for child in node.children.values()]
+            same = next((i for i, (a, b) in enumerate(zip(line, tokens, strict=False)) if a != b), None)
+            same = min(len(line), len(tokens)) if same is None else same
+            if same > run:
+                run, on = same, set()
+            if same == run < len(line):
+                on.add(line[run])
+        assert got.first_differing == run
+        assert got.cached_there in on if on else got.cached_there is None
+        if got.reason == "evicted":
+            end = run - run % self.span + self.span
+            assert histories(space_of(salt, extras), tokens)[end - 1] in self.left, "it was never cached"
+            self.note("told evicted")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_miss_tells_the_truth(name: str) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(6):
+        done.update(Witness(LAYOUTS[name], seed, blocks=POOLS[seed % 3]).run(220))
+    assert done["told evicted"] and done["diverged"] and done["end"]
 
 
 # Mutants: each breaks one promise; the driver must notice within a few seeds.
@@ -160,11 +268,11 @@ def idle_blocks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def freed_while_held(patch: pytest.MonkeyPatch) -> None:
-    def leave(self, blocks, f=Pool.leave_tree):
+    def leave(self, blocks, share, f=Pool.leave_tree):
         for block in blocks:
             if self.refs[block] > 1:
                 self._free.append(BlockId(block))
-        return f(self, blocks)
+        return f(self, blocks, share)
 
     patch.setattr(Pool, "leave_tree", leave)
 

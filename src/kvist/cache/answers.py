@@ -37,6 +37,15 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantShare:
+    """One tenant's part of the pool: blocks in use (cached or live), the floor it may count on, blocks lost so far."""
+
+    used_blocks: int
+    floor_blocks: float
+    evicted_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """For the next ``StepPlan``, applied in this order before any chunk is written."""
 

@@ -36,6 +36,7 @@ def check_books(pool: Pool, tree: Tree, seqs: Mapping[SeqId, Tenancy]) -> None:
     for tenancy in seqs.values():
         _check_tenancy(pool, tree, tenancy)
     _check_queue(pool, tree, nodes)
+    _check_shares(pool, tree, nodes, seqs)
 
 
 def _nodes(tree: Tree) -> Iterator[Node]:
@@ -84,7 +85,8 @@ def _check_tenancy(pool: Pool, tree: Tree, tenancy: Tenancy) -> None:
 
 
 def _check_queue(pool: Pool, tree: Tree, nodes: list[Node]) -> None:
-    entries = Counter((stage, node.serial) for stage, _, _, node in tree.queue.heap if node.alive)
+    entries = Counter((stage, node.serial) for stage, _, _, node in tree.queue if node.alive)
+    assert len(tree.queue) == len(list(tree.queue))
     assert all(count == 1 for count in entries.values()), "a node is queued twice for a stage"
     queued = {(stage, n.serial) for n in nodes for stage in range(4) if n.queued >> stage & 1}
     assert queued == set(entries), "queue and nodes differ"
@@ -94,3 +96,16 @@ def _check_queue(pool: Pool, tree: Tree, nodes: list[Node]) -> None:
             assert node.queued & (1 << LEAF | 1 << BURIED), "cached blocks of a full group cannot be found"
         if True in loose:
             assert node.queued & (1 << SURPLUS | 1 << ENDS), "cached blocks of a window group cannot be found"
+
+
+def _check_shares(pool: Pool, tree: Tree, nodes: list[Node], seqs: Mapping[SeqId, Tenancy]) -> None:
+    shares = tree.shares.by_tenant
+    paid = Counter(pool.payer[b] for b in range(pool.total) if pool.refs[b])
+    holders = Counter(node.share for node in nodes if node.parent is None)
+    holders.update(tenancy.share for tenancy in seqs.values())
+    assert set(shares.values()) == set(holders) and all(shares[s.tenant] is s for s in holders), "tenants differ"
+    for share in shares.values():
+        assert share.holders == holders[share] and share.blocks == paid[share], f"books of {share.tenant!r} differ"
+    for node in nodes:
+        assert node.parent is None or node.share is node.parent.share
+        assert all(pool.payer[b] is node.share for ids in node.blocks for b in ids if b != NULL_BLOCK)

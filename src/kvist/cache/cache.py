@@ -9,11 +9,11 @@ Every change is prepared first: ``PoolFull`` and ``StateError`` leave all books 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from kvist.cache.answers import Admission, Drained, Match
+from kvist.cache.answers import Admission, Drained, Match, TenantShare
 from kvist.cache.books import check_books
 from kvist.cache.counters import Counters, new_tally, snapshot
 from kvist.cache.evict.base import EvictPolicy
@@ -25,7 +25,8 @@ from kvist.cache.match import Hit
 from kvist.cache.pool import Pool
 from kvist.cache.publish import publish as publish_run
 from kvist.cache.queue import EvictQueue
-from kvist.cache.reclaim import evict
+from kvist.cache.reclaim import evict, evict_tenant
+from kvist.cache.share import Shares
 from kvist.cache.take import Take, shorten, take_of
 from kvist.cache.tenancy import Tenancy
 from kvist.cache.tree import Tree
@@ -33,7 +34,7 @@ from kvist.errors import PoolFull, StateError
 from kvist.ids import BlockId, SeqId
 from kvist.spec.layout import CacheLayout
 
-__all__ = ["Admission", "Cache", "Counters", "Drained", "Match"]
+__all__ = ["Admission", "Cache", "Counters", "Drained", "Match", "TenantShare"]
 
 OFF: Final = Hit((), 0, 0, "off")
 
@@ -42,6 +43,8 @@ class Cache:
     """All books of one model's KV blocks. Owner: the scheduler. Not thread-safe.
 
     ``fingerprint`` roots the block keys (``keys.Fingerprint``). ``reuse=False`` matches and publishes nothing.
+    ``weights`` say how much of a full pool a tenant may count on (``share.py``), 1 for those not named; ``BadValue``
+    unless all are above 0.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Cache:
         policy: EvictPolicy | None = None,
         reuse: bool = True,
         lifo: bool = False,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self._rules = rules_of(layout)
         self._span = layout.span_tokens
@@ -60,7 +64,8 @@ class Cache:
         self._pool = Pool(blocks, lifo=lifo)
         kinds = [r.bounded for r in self._rules]
         queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
-        self._tree = Tree(self._rules, self._pool, queue, self._tally, fingerprint)
+        self._shares = Shares(weights or {}, blocks)
+        self._tree = Tree(self._rules, self._pool, queue, self._shares, self._tally, fingerprint)
         self._seqs: dict[SeqId, Tenancy] = {}
         self._ledger = Ledger(self._pool, self._tree, self._tally)
         self.reuse = reuse
@@ -116,8 +121,7 @@ class Cache:
     ) -> Match:
         """What ``admit`` with the same arguments would find. Changes nothing, not even the order of eviction."""
         hit = self._find(tokens, limit, salt, extras) if self.reuse else OFF
-        take = take_of(hit, self._rules, self._span)
-        return Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
+        return _answer(hit, take_of(hit, self._rules, self._span))
 
     def admit(
         self,
@@ -136,7 +140,8 @@ class Cache:
         Whole spans are shared, the rest of a matching run is copied. A hit whose copies cannot be had is cut to its
         whole spans, so this never raises ``PoolFull``; ``copies=False`` asks for that from the start (a copy keeps its
         source until ``drain``: for so long the sequence costs more blocks than it holds). ``reuse=False``: neither
-        match nor publish. Raises ``StateError`` if ``seq`` is known, ``BadValue`` for extras shorter than 128 bits.
+        match nor publish. Its blocks are ``tenant``'s, and so is a namespace that has been empty.
+        Raises ``StateError`` if ``seq`` is known, ``BadValue`` for extras shorter than 128 bits.
         """
         self._check_new(seq)
         reuse = reuse and self.reuse
@@ -145,13 +150,14 @@ class Cache:
         if take.copied_blocks and not (copies and take.fits(self._pool)):
             hit = shorten(hit, self._span, self._tree.bounded, "full" if copies else "limit")
             take = take_of(hit, self._rules, self._span)
-        tenancy = Tenancy(seq, space_of(salt, extras), self._rules, self._span, reuse=reuse)
+        space = space_of(salt, extras)
+        tenancy = Tenancy(seq, space, self._shares.join(tenant), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
         self._tree.hit(hit.nodes)
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
-        match = Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run)
+        match = _answer(hit, take)
         self._count(len(tokens), match)
         return Admission(hit.tokens, match)
 
@@ -170,7 +176,7 @@ class Cache:
             return
         to_copy = tenancy.to_copy(end_tokens, self._pool)
         growth = tenancy.growth(end_tokens)
-        fresh = iter(self._ledger.allocate(len(to_copy) + sum(growth)))
+        fresh = iter(self._ledger.allocate(len(to_copy) + sum(growth), tenancy.share))
         for table, index in to_copy:
             self._ledger.replace(table, index, next(fresh))
         for table, count in zip(tenancy.tables, growth, strict=True):
@@ -225,7 +231,8 @@ class Cache:
         take = Take(old.computed, shared, sources)
         if take.copied_blocks > self.available_blocks:
             raise PoolFull(needed_blocks=take.copied_blocks, available_blocks=self.available_blocks)
-        tenancy = Tenancy(child, old.space, self._rules, self._span, reuse=old.reuse)
+        share = self._shares.join(old.share.tenant)
+        tenancy = Tenancy(child, old.space, share, self._rules, self._span, reuse=old.reuse)
         tenancy.stand_beside(old)
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
@@ -241,14 +248,22 @@ class Cache:
         self._ledger.forget(seq)
         for table in tenancy.tables:
             self._ledger.release(table, table.truncate(0))
+        self._shares.quit(tenancy.share)
 
     def drain(self) -> Drained:
         """What changed since the last call, for the executor. Sources of copies are unprotected from here on."""
         return self._ledger.drain()
 
-    def reset(self) -> int:
-        """Evict every cached block; sequences keep theirs. Says how many there were."""
-        return evict(self._tree, self._pool.cached)
+    def reset(self, tenant: str | None = None) -> int:
+        """Evict every cached block (of one tenant's namespaces); sequences keep theirs. Says how many there were."""
+        if tenant is None:
+            return evict(self._tree, self._pool.cached)
+        share = self._shares.by_tenant.get(tenant)
+        return evict_tenant(self._tree, share) if share else 0
+
+    def tenants(self) -> dict[str, TenantShare]:
+        """Who has how much, and lost how much so far (the totals of many tenants that left are remembered too)."""
+        return self._shares.report()
 
     def check(self) -> None:
         """Pool, tree, tables and queue agree, or ``AssertionError``. Walks everything: for tests."""
@@ -276,3 +291,7 @@ class Cache:
         tally["hit_tokens"] += match.cached_tokens
         tally["shared_blocks"] += match.shared_blocks
         tally[f"stopped_{match.reason}"] += 1
+
+
+def _answer(hit: Hit, take: Take) -> Match:
+    return Match(hit.tokens, take.shared_blocks, take.copied_blocks, hit.reason, hit.run, hit.there)

@@ -39,6 +39,7 @@ class Counters:
     stopped_end: int = 0
     """Admissions by ``Match.reason``: why the hit was not longer."""
     stopped_diverged: int = 0
+    stopped_evicted: int = 0
     stopped_empty: int = 0
     stopped_window: int = 0
     stopped_limit: int = 0

@@ -8,6 +8,7 @@ from kvist.cache.answers import Drained
 from kvist.cache.counters import Tally
 from kvist.cache.pool import Pool
 from kvist.cache.reclaim import evict
+from kvist.cache.share import Share
 from kvist.cache.table import BlockTable
 from kvist.cache.take import Take
 from kvist.cache.tenancy import Tenancy
@@ -30,14 +31,19 @@ class Ledger:
         self._fresh: dict[BlockId, None] = {}
         self._copies: list[BlockCopy] = []
 
-    def allocate(self, n_blocks: int) -> list[BlockId]:
-        """Take blocks whose content is void, evicting as needed. Raises ``PoolFull`` and changes nothing."""
+    def allocate(self, n_blocks: int, share: Share) -> list[BlockId]:
+        """Take blocks whose content is void for a tenant, evicting as needed. Raises ``PoolFull``, changing nothing.
+
+        Whoever asks pays first: while room is made, the blocks count as its own already.
+        """
         pool = self._pool
         if n_blocks > pool.free + pool.cached:
             raise PoolFull(needed_blocks=n_blocks, available_blocks=pool.free + pool.cached)
         if n_blocks > pool.free:
+            share.blocks += n_blocks
             evict(self._tree, n_blocks - pool.free)
-        blocks = pool.allocate(n_blocks)
+            share.blocks -= n_blocks
+        blocks = pool.allocate(n_blocks, share)
         self._fresh.update(dict.fromkeys(blocks))
         return blocks
 
@@ -73,7 +79,7 @@ class Ledger:
             pool.retain([b for b in ids if b != NULL_BLOCK])
         for block in (b for ids in take.sources for b in ids if b != NULL_BLOCK):
             pool.pin(block)
-        fresh = iter(self.allocate(take.copied_blocks))
+        fresh = iter(self.allocate(take.copied_blocks, tenancy.share))
         tables = []
         for rule, shared, sources in zip(tenancy.rules, take.shared, take.sources, strict=True):
             own = [NULL_BLOCK if block == NULL_BLOCK else next(fresh) for block in sources]

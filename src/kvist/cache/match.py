@@ -21,12 +21,16 @@ NEIGHBOURS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What matched: the path (its last node perhaps in part), usable ``tokens``, and ``run`` of tokens that agree."""
+    """What matched: the path (its last node perhaps in part), usable ``tokens``, and ``run`` of tokens that agree.
+
+    ``there`` is the token that the nearest run has behind those that agree, if it goes on.
+    """
 
     nodes: tuple[Node, ...]
     tokens: int
     run: int
     reason: str
+    there: int | None = None
 
 
 MISS: Final = Hit((), 0, 0, "empty")
@@ -36,18 +40,18 @@ def find(root: Node, data: bytes, limit: int, span_tokens: int, bounded: tuple[G
     """Largest n <= ``limit`` where tokens agree and every block needed to continue at n is present."""
     path, run = _walk(root, data, span_tokens * TOKEN_BYTES)
     inside = bool(path) and run < path[-1].end
-    differs = inside
+    there = _token(path[-1], run) if inside else None
     nodes, best = path, usable(path, bounded, min(run, limit))
     deepest = len(path) - inside
     for level in range(deepest, -1, -1):
         parent = path[level - 1] if level else root
         at = parent.end
-        if at + span_tokens - 1 <= best or (level < deepest and best >= min(run, limit)):
+        if (inside or level < deepest) and (at + span_tokens - 1 <= best or best >= min(run, limit)):
             break
         for child, common in _neighbours(parent, data[at * TOKEN_BYTES : (at + span_tokens) * TOKEN_BYTES]):
             reach = at + common
-            if level == deepest and not inside and reach >= run:
-                run, differs = reach, child.end > reach
+            if level == deepest and not inside and (reach > run or (reach == run and there is None)):
+                run, there = reach, _token(child, reach) if child.end > reach else None
             if best >= limit or reach <= best:
                 break
             if common < span_tokens:
@@ -56,7 +60,13 @@ def find(root: Node, data: bytes, limit: int, span_tokens: int, bounded: tuple[G
                 if n > best:
                     best, nodes = n, branch
     total = len(data) // TOKEN_BYTES
-    return Hit(tuple(n for n in nodes if n.start < best), best, run, _reason(best, run, limit, total, differs))
+    reason = _reason(best, run, limit, total, there is not None)
+    return Hit(tuple(n for n in nodes if n.start < best), best, run, reason, there)
+
+
+def _token(node: Node, position: int) -> int:
+    at = (position - node.start) * TOKEN_BYTES
+    return int.from_bytes(node.tokens[at : at + TOKEN_BYTES], "little", signed=True)
 
 
 def usable(path: Sequence[Node], bounded: tuple[GroupRule, ...], n_tokens: int) -> int:

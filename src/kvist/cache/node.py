@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvist.cache.keys import Space
+from kvist.cache.share import Share
 from kvist.ids import NULL_BLOCK, BlockId, BlockKey
 
 TOKEN_BYTES: Final = 4
@@ -23,19 +24,27 @@ class Node:
 
     A node object always means the same path up to ``end``, as long as it is ``alive`` and ``cuts`` has not moved:
     a split keeps the object for the lower part. ``queued`` are the stages the evict queue holds it for, ``swept``
-    where (in spans) its sweep of tombstones goes on. ``space`` is a root's namespace; ``keys`` are block keys by tokens
-    per block, computed when a tier asks.
+    where (in spans) its sweep of tombstones goes on. ``space`` is a root's namespace, ``share`` the tenant's that it
+    belongs to; ``lost`` is the first span that was cut off behind the end (``Ghosts``); ``keys`` are block keys by
+    tokens per block, computed when a tier asks.
     """
 
     __slots__ = (
-        "alive", "blocks", "children", "cuts", "hits", "holes", "keys", "last_use", "open", "order", "parent", "queued",
-        "serial", "space", "start", "swept", "tokens",
+        "alive", "blocks", "children", "cuts", "hits", "holes", "keys", "last_use", "lost", "open", "order", "parent",
+        "queued", "serial", "share", "space", "start", "swept", "tokens",
     )  # fmt: skip
 
     def __init__(
-        self, parent: Node | None, start: int, tokens: Bytes, blocks: Sequence[Sequence[BlockId]], serial: int
+        self,
+        parent: Node | None,
+        share: Share,
+        start: int,
+        tokens: Bytes,
+        blocks: Sequence[Sequence[BlockId]],
+        serial: int,
     ) -> None:
         self.parent = parent
+        self.share = share
         self.start = start
         self.tokens = bytearray(tokens)
         self.blocks = [list(ids) for ids in blocks]
@@ -45,6 +54,7 @@ class Node:
         self.holes = sum(ids.count(NULL_BLOCK) for ids in self.blocks)
         self.keys: dict[int, list[BlockKey]] = {}
         self.space: Space | None = None
+        self.lost = b""
         self.open = False
         self.alive = True
         self.last_use = self.hits = self.cuts = self.queued = self.swept = 0

@@ -7,6 +7,7 @@ A block is in one of three states, and ``free + live + cached = total``:
 * *cached*: the tree alone refers to it. It can be evicted.
 
 ``refs[b]`` counts tables holding the block, plus 1 if the tree does, plus pins (sources of copies not yet drained).
+Each block that is not free is counted for one tenant's ``Share``, ``payer[b]``.
 Every operation costs O(blocks named), never O(pool).
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from kvist.cache.share import Share
 from kvist.errors import BadValue, PoolFull, StateError
 from kvist.ids import BlockId
 
@@ -25,7 +27,7 @@ class Pool:
     ``lifo`` hands out the block freed last first (warm memory); otherwise the one free for longest.
     """
 
-    __slots__ = ("_free", "_lifo", "cached", "pins", "refs", "total", "treed")
+    __slots__ = ("_free", "_lifo", "cached", "payer", "pins", "refs", "total", "treed")
 
     def __init__(self, blocks: int, *, lifo: bool = False) -> None:
         if blocks < 1:
@@ -35,6 +37,7 @@ class Pool:
         self.refs = [0] * blocks
         self.treed = bytearray(blocks)
         self.pins: dict[BlockId, int] = {}
+        self.payer = [Share("")] * blocks
         self._lifo = lifo
         self._free = deque(map(BlockId, range(blocks - 1, -1, -1) if lifo else range(blocks)))
 
@@ -48,16 +51,18 @@ class Pool:
         """Blocks that a table or a pending copy refers to."""
         return self.total - len(self._free) - self.cached
 
-    def allocate(self, n_blocks: int) -> list[BlockId]:
-        """Take ``n_blocks`` free blocks, each with one reference. Raises ``PoolFull`` and changes nothing."""
+    def allocate(self, n_blocks: int, share: Share) -> list[BlockId]:
+        """Take ``n_blocks`` free blocks, each with one reference, for a tenant. ``PoolFull`` changes nothing."""
         free = self._free
         if n_blocks > len(free):
             raise PoolFull(needed_blocks=n_blocks, available_blocks=len(free))
         take = free.pop if self._lifo else free.popleft
         blocks = [take() for _ in range(n_blocks)]
-        refs = self.refs
+        refs, payer = self.refs, self.payer
         for block in blocks:
             refs[block] = 1
+            payer[block] = share
+        share.blocks += n_blocks
         return blocks
 
     def retain(self, blocks: Iterable[BlockId]) -> None:
@@ -76,7 +81,7 @@ class Pool:
 
         Raises ``StateError`` on a block that holds no reference but the tree's (double release).
         """
-        refs, treed, free = self.refs, self.treed, self._free
+        refs, treed, free, payer = self.refs, self.treed, self._free, self.payer
         idle: list[BlockId] = []
         for block in blocks:
             count = refs[block] - 1
@@ -85,6 +90,7 @@ class Pool:
             refs[block] = count
             if count == 0:
                 free.append(block)
+                payer[block].blocks -= 1
             elif count == 1 and treed[block]:
                 idle.append(block)
         self.cached += len(idle)
@@ -112,17 +118,21 @@ class Pool:
         """True when the one table that may ask is not the block's only reader: it must not be written."""
         return self.treed[block] == 1 or self.refs[block] - self.pins.get(block, 0) > 1
 
-    def enter_tree(self, blocks: Iterable[BlockId]) -> None:
-        """The tree takes a reference to blocks that tables hold."""
-        refs, treed = self.refs, self.treed
+    def enter_tree(self, blocks: Iterable[BlockId], share: Share) -> None:
+        """The tree takes a reference to blocks that tables hold; from now on they are ``share``'s."""
+        refs, treed, payer = self.refs, self.treed, self.payer
         for block in blocks:
             if treed[block] or refs[block] < 1:
                 raise StateError(f"block {block} is free or in the tree already")
             treed[block] = 1
             refs[block] += 1
+            if payer[block] is not share:
+                payer[block].blocks -= 1
+                payer[block] = share
+                share.blocks += 1
 
-    def leave_tree(self, blocks: Iterable[BlockId]) -> int:
-        """The tree lets go. Blocks nobody else holds become free; says how many did."""
+    def leave_tree(self, blocks: Iterable[BlockId], share: Share) -> int:
+        """The tree lets go of blocks of ``share``. Those nobody else holds become free; says how many did."""
         refs, treed, free = self.refs, self.treed, self._free
         before = len(free)
         for block in blocks:
@@ -134,6 +144,7 @@ class Pool:
                 free.append(block)
         freed = len(free) - before
         self.cached -= freed
+        share.blocks -= freed
         return freed
 
     def check(self) -> None:

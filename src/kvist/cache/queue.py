@@ -1,4 +1,4 @@
-"""The order of eviction: a heap of nodes with lazy invalidation.
+"""The order of eviction: a heap of nodes for each tenant, with lazy invalidation.
 
 Stages come before priorities, so everything a lower stage can give is taken before a higher one is touched:
 
@@ -10,16 +10,18 @@ BURIED      blocks under a run that a sequence holds (it computed duplicates): t
 ==========  ============================================================================================
 
 A node has at most one entry a stage. An entry is trusted only when it comes to the front: a dead node is skipped, a
-priority that changed sends it back.
+priority that changed sends it back. Entries of two heaps compare: serials are unique.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from kvist.cache.evict.base import EvictPolicy, Priority
 from kvist.cache.node import Node
+from kvist.cache.share import Share
 
 SURPLUS: Final = 0
 LEAF: Final = 1
@@ -27,17 +29,27 @@ ENDS: Final = 2
 BURIED: Final = 3
 SLACK_ENTRIES: Final = 64
 
+Entry = tuple[int, Priority, int, Node]
+"""Stage, priority when it was queued, serial of the node, node."""
+
 
 class EvictQueue:
-    """Which node gives up blocks next. Owner: ``Tree``."""
+    """Which node gives up blocks next. Owner: ``Tree``. No heap is empty."""
 
-    __slots__ = ("_bounded", "_full", "heap", "policy")
+    __slots__ = ("_bounded", "_full", "_heaps", "_size", "policy")
 
     def __init__(self, policy: EvictPolicy, *, bounded: bool, full: bool) -> None:
         self.policy = policy
-        self.heap: list[tuple[int, Priority, int, Node]] = []
+        self._heaps: dict[Share, list[Entry]] = {}
+        self._size = 0
         self._bounded = bounded
         self._full = full
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for heap in self._heaps.values() for entry in heap)
 
     def add(self, node: Node, *, bounded: bool, full: bool) -> None:
         """Blocks of ``node`` may have become evictable: of its bounded groups, of its full groups."""
@@ -55,25 +67,42 @@ class EvictQueue:
         """Queue for one stage, once. Roots have nothing to give."""
         if not node.queued >> stage & 1 and node.parent is not None:
             node.queued |= 1 << stage
-            heappush(self.heap, (stage, self.policy.priority(node), node.serial, node))
+            heap = self._heaps.setdefault(node.share, [])
+            heappush(heap, (stage, self.policy.priority(node), node.serial, node))
+            self._size += 1
 
-    def pop(self) -> tuple[int, Node] | None:
-        """The stage and node to take from next; its entry is gone. None when nothing is queued."""
-        heap = self.heap
+    def front(self, share: Share) -> Entry | None:
+        """What a tenant would give next; it stays in the queue. None when it has nothing queued."""
+        heap = self._heaps.get(share)
         while heap:
-            stage, priority, serial, node = heappop(heap)
-            if not node.alive:
-                continue
-            now = self.policy.priority(node)
-            if now > priority:
-                heappush(heap, (stage, now, serial, node))
-                continue
-            node.queued &= ~(1 << stage)
-            return stage, node
+            stage, priority, serial, node = heap[0]
+            if node.alive:
+                now = self.policy.priority(node)
+                if now <= priority:
+                    return heap[0]
+                heapreplace(heap, (stage, now, serial, node))
+            else:
+                self._drop(share, heap)
         return None
+
+    def pop(self, share: Share) -> tuple[int, Node]:
+        """Take out what ``front`` showed: its stage and node."""
+        stage, _, _, node = self._drop(share, self._heaps[share])
+        node.queued &= ~(1 << stage)
+        return stage, node
 
     def compact(self, nodes: int) -> None:
         """Forget dead nodes once they outnumber what ``nodes`` living ones can fill."""
-        if len(self.heap) > 4 * nodes + SLACK_ENTRIES:
-            self.heap = [entry for entry in self.heap if entry[3].alive]
-            heapify(self.heap)
+        if self._size > 4 * nodes + SLACK_ENTRIES:
+            alive = {share: [e for e in heap if e[3].alive] for share, heap in self._heaps.items()}
+            self._heaps = {share: heap for share, heap in alive.items() if heap}
+            for heap in self._heaps.values():
+                heapify(heap)
+            self._size = sum(map(len, self._heaps.values()))
+
+    def _drop(self, share: Share, heap: list[Entry]) -> Entry:
+        self._size -= 1
+        entry = heappop(heap)
+        if not heap:
+            del self._heaps[share]
+        return entry

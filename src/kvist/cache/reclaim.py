@@ -1,34 +1,84 @@
 """Eviction: take blocks back from the tree, in the order of the evict queue (``queue.py`` lists the stages).
 
+Tenants above their floor give first, and among them the order of the queue decides; those at or below it give only
+when nobody above has anything left. What is asked for counts as the asking tenant's already (``Ledger.allocate``), so a
+tenant alone is above its floor by exactly what is missing. A cut takes whole spans (and what hangs below a buried
+run), so it may go past a floor by less than that.
+
 Any cached block can be had: leaf first, and where a sequence holds the end of a run whose beginning nobody holds (it
 had computed duplicates of it), by taking the run out of the tree. So ``free + cached`` is exactly what is available.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+
+from kvist.cache.evict.base import Priority
 from kvist.cache.node import Node
-from kvist.cache.queue import BURIED, ENDS, LEAF, SURPLUS
+from kvist.cache.queue import BURIED, ENDS, LEAF, SURPLUS, EvictQueue
+from kvist.cache.share import Share
 from kvist.cache.tree import Tree
 from kvist.ids import NULL_BLOCK
+
+Turn = tuple[int, Priority, int, Share]
+"""The front entry of one tenant's queue, its tenant in the node's place."""
 
 
 def evict(tree: Tree, need_blocks: int) -> int:
     """Free at least ``need_blocks`` of the cached blocks (there must be as many). Says how many were freed."""
     assert need_blocks <= tree.pool.cached, "more asked than is cached"
-    freed = 0
+    shares, queue = tree.shares, tree.queue
+    tenants, unit = shares.by_tenant.values(), shares.unit_blocks()
+    freed, sparing, line = 0, True, _line(queue, (s for s in tenants if s.blocks > s.weight * unit))
     while freed < need_blocks:
-        found = tree.queue.pop()
-        assert found is not None, f"{tree.pool.cached} blocks are cached but no node is queued"
-        stage, node = found
-        if stage == LEAF:
-            freed += _cut_leaf(tree, node, need_blocks - freed)
-        elif stage == BURIED:
-            freed += _dig(tree, node, need_blocks - freed)
+        if not line:
+            assert sparing, f"{tree.pool.cached} blocks are cached but no node is queued"
+            sparing, line = False, _line(queue, tenants)
+            continue
+        share, most = line[0][3], need_blocks - freed
+        if sparing:
+            most = min(most, share.excess_blocks(unit))
+        if most > 0:
+            freed += take(tree, share, most)
+            if not share.blocks:
+                unit = shares.unit_blocks()
+        front = queue.front(share) if most > 0 else None
+        if front is None:
+            heappop(line)
         else:
-            freed += _sweep(tree, node, need_blocks - freed, stage)
+            heapreplace(line, (*front[:3], share))
+    return freed
+
+
+def evict_tenant(tree: Tree, share: Share) -> int:
+    """Free every cached block of one tenant. Says how many there were."""
+    freed = 0
+    while tree.queue.front(share) is not None:
+        freed += take(tree, share, tree.pool.total)
+    return freed
+
+
+def take(tree: Tree, share: Share, need_blocks: int) -> int:
+    """Let a tenant's front node give up to about ``need_blocks``, perhaps none. Says how many were freed."""
+    stage, node = tree.queue.pop(share)
+    if stage == LEAF:
+        freed = _cut_leaf(tree, node, need_blocks)
+    elif stage == BURIED:
+        freed = _dig(tree, node, need_blocks)
+    else:
+        freed = _sweep(tree, node, need_blocks, stage)
+    share.evicted += freed
     tree.tally["evicted_blocks"] += freed
     tree.queue.compact(tree.nodes)
     return freed
+
+
+def _line(queue: EvictQueue, shares: Iterable[Share]) -> list[Turn]:
+    fronts = ((queue.front(share), share) for share in shares)
+    line = [(*front[:3], share) for front, share in fronts if front is not None]
+    heapify(line)
+    return line
 
 
 def _cut_leaf(tree: Tree, node: Node, need: int) -> int:

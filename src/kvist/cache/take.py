@@ -58,4 +58,4 @@ def shorten(hit: Hit, span_tokens: int, bounded: tuple[GroupRule, ...], reason: 
     n = hit.tokens
     while n % span_tokens:
         n = usable(hit.nodes, bounded, n - n % span_tokens)
-    return Hit(tuple(node for node in hit.nodes if node.start < n), n, hit.run, reason)
+    return Hit(tuple(node for node in hit.nodes if node.start < n), n, hit.run, reason, hit.there)

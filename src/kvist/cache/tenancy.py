@@ -6,6 +6,7 @@ from kvist.cache.groups import GroupRule
 from kvist.cache.keys import Space
 from kvist.cache.node import Node
 from kvist.cache.pool import Pool
+from kvist.cache.share import Share
 from kvist.cache.table import BlockTable
 from kvist.errors import StateError
 from kvist.ids import NULL_BLOCK, SeqId
@@ -25,19 +26,20 @@ class Tenancy:
     =================  ==========================================================================================
 
     ``next_event`` is the smallest committed length at which anything but ``computed`` changes. ``node`` is trusted
-    while it is alive and its ``cuts`` are still ``node_cuts``.
+    while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's.
     """
 
     __slots__ = (
         "computed", "covered", "next_event", "node", "node_cuts", "private_from", "published", "reuse", "rules", "seq",
-        "space", "span_tokens", "tables",
+        "share", "space", "span_tokens", "tables",
     )  # fmt: skip
 
     def __init__(
-        self, seq: SeqId, space: Space, rules: tuple[GroupRule, ...], span_tokens: int, *, reuse: bool
+        self, seq: SeqId, space: Space, share: Share, rules: tuple[GroupRule, ...], span_tokens: int, *, reuse: bool
     ) -> None:
         self.seq = seq
         self.space = space
+        self.share = share
         self.rules = rules
         self.span_tokens = span_tokens
         self.reuse = reuse

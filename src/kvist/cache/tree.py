@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kvist.cache.chain import key_of
 from kvist.cache.counters import Tally
+from kvist.cache.ghosts import Ghosts
 from kvist.cache.groups import GroupRule
 from kvist.cache.keys import Space
 from kvist.cache.match import MISS, Hit, find
 from kvist.cache.node import TOKEN_BYTES, Bytes, Node, common_bytes
 from kvist.cache.pool import Pool
 from kvist.cache.queue import EvictQueue
+from kvist.cache.share import Share, Shares
 from kvist.ids import NULL_BLOCK, BlockId, BlockKey
 
 
@@ -27,7 +30,13 @@ class Tree:
     """
 
     def __init__(
-        self, rules: tuple[GroupRule, ...], pool: Pool, queue: EvictQueue, tally: Tally, fingerprint: bytes
+        self,
+        rules: tuple[GroupRule, ...],
+        pool: Pool,
+        queue: EvictQueue,
+        shares: Shares,
+        tally: Tally,
+        fingerprint: bytes,
     ) -> None:
         self.rules = rules
         self.bounded = tuple(r for r in rules if r.bounded)
@@ -37,6 +46,8 @@ class Tree:
         self.fingerprint = fingerprint
         self.pool = pool
         self.queue = queue
+        self.shares = shares
+        self.ghosts = Ghosts(self.span_bytes)
         self.tally = tally
         self.roots: dict[Space, Node] = {}
         self.owner: list[Node | None] = [None] * pool.total
@@ -47,7 +58,10 @@ class Tree:
     def match(self, space: Space, data: bytes, limit: int) -> Hit:
         """What the tree has of ``data`` (``pack_tokens``), at most ``limit`` tokens. Changes nothing."""
         root = self.roots.get(space)
-        return find(root, data, limit, self.span_tokens, self.bounded) if root else MISS
+        hit = find(root, data, limit, self.span_tokens, self.bounded) if root else MISS
+        if hit.reason in ("end", "diverged", "empty") and self.ghosts.had(space, data, hit.run, hit.nodes):
+            return replace(hit, reason="evicted")
+        return hit
 
     def key_of(self, node: Node, index: int, rule: GroupRule) -> BlockKey:
         """Content id of a full block of a node, for tiers."""
@@ -66,11 +80,11 @@ class Tree:
             node.hits += 1
         self.touch(nodes[-1] if nodes else None)
 
-    def root(self, space: Space) -> Node:
-        """The root of a namespace, made if need be."""
+    def root(self, space: Space, share: Share) -> Node:
+        """The root of a namespace, made if need be: it stays with the tenant that published there first."""
         node = self.roots.get(space)
         if node is None:
-            node = self.roots[space] = self._new(None, 0, b"", [()] * len(self.rules))
+            node = self.roots[space] = self._new(None, self.shares.join(share.tenant), 0, b"", [()] * len(self.rules))
             node.space = space
         return node
 
@@ -112,6 +126,7 @@ class Tree:
         self._supersede(node, data[: self.span_bytes])
         if node.children or node.parent is None:
             return self._add(node, data, ids)
+        self.ghosts.grow(node, data)
         first, node_end = node.end, node.end + len(data) // TOKEN_BYTES
         node.tokens += data
         for rule in self.rules:
@@ -125,7 +140,7 @@ class Tree:
         start = parent.end
         end = start + len(data) // TOKEN_BYTES
         parts = [ids[r.id][start // r.tokens : r.end_block(end)] for r in self.rules]
-        child = self._new(parent, start, data, parts)
+        child = self._new(parent, parent.share, start, data, parts)
         child.open = len(data) < self.span_bytes
         child.holes = 0
         for part in parts:
@@ -135,9 +150,11 @@ class Tree:
         self.queue.add(parent, bounded=False, full=True)
         return child
 
-    def _new(self, parent: Node | None, start: int, data: Bytes, blocks: Sequence[Sequence[BlockId]]) -> Node:
+    def _new(
+        self, parent: Node | None, share: Share, start: int, data: Bytes, blocks: Sequence[Sequence[BlockId]]
+    ) -> Node:
         self._serial += 1
-        node = Node(parent, start, data, blocks, self._serial)
+        node = Node(parent, share, start, data, blocks, self._serial)
         node.last_use = self.tick
         self.nodes += parent is not None
         return node
@@ -148,7 +165,7 @@ class Tree:
         if NULL_BLOCK in part:
             real = [b for b in part if b != NULL_BLOCK]
             node.holes += len(part) - len(real)
-        self.pool.enter_tree(real)
+        self.pool.enter_tree(real, node.share)
         owner = self.owner
         for block in real:
             owner[block] = node
@@ -179,7 +196,7 @@ class Tree:
         cut = (at - node.start) * TOKEN_BYTES
         key = node.key(self.span_bytes)
         parts = [node.blocks[r.id][: (at - node.start) // r.tokens] for r in self.rules]
-        head = self._new(node.parent, node.start, node.tokens[:cut], parts)
+        head = self._new(node.parent, node.share, node.start, node.tokens[:cut], parts)
         head.last_use, head.hits = node.last_use, node.hits
         for part in parts:
             for block in part:
@@ -212,6 +229,8 @@ class Tree:
     def trim(self, node: Node, spans: int) -> int:
         """Cut a childless node to its first ``spans`` spans (0: remove it). Says how many blocks were freed."""
         assert not node.children and node.parent is not None, "leaf first"
+        if not node.open:
+            self.ghosts.cut(node, spans)
         if spans == 0:
             node.parent.detach(node.key(self.span_bytes))
             node.alive = False
@@ -227,7 +246,7 @@ class Tree:
             del node.blocks[rule.id][tokens // rule.tokens :]
         real = [b for b in reversed(gone) if b != NULL_BLOCK]
         node.holes -= len(gone) - len(real)
-        return self._drop(real)
+        return self._drop(node, real)
 
     def tombstone(self, node: Node, rule: GroupRule, picks: Sequence[int]) -> int:
         """Take blocks of a bounded group out of the tree; their run stays. Says how many blocks were freed."""
@@ -237,7 +256,7 @@ class Tree:
             ids[i] = NULL_BLOCK
         node.holes += len(gone)
         self.tally["tombstoned_blocks"] += len(gone)
-        return self._drop(gone)
+        return self._drop(node, gone)
 
     def prune(self, node: Node | None) -> None:
         """Forget a childless node that has no block left, its ancestors in the same state, and an empty root."""
@@ -247,6 +266,7 @@ class Tree:
                 assert node.space is not None, "a root knows its namespace"
                 node.alive = False
                 del self.roots[node.space]
+                self.shares.quit(node.share)
             elif node.barren:
                 self.trim(node, 0)
             else:
@@ -262,10 +282,10 @@ class Tree:
                 self.queue.add(node, bounded=bounded, full=full)
                 last = node
 
-    def _drop(self, blocks: Sequence[BlockId]) -> int:
+    def _drop(self, node: Node, blocks: Sequence[BlockId]) -> int:
         owner = self.owner
         for block in blocks:
             owner[block] = None
-        freed = self.pool.leave_tree(blocks)
+        freed = self.pool.leave_tree(blocks, node.share)
         self.tally["detached_blocks"] += len(blocks) - freed
         return freed
