@@ -46,7 +46,7 @@ DOORS = {
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {"capacity", "config", "observe.logs", "observe.spans", "run", "served", "service", "tenants"},
-    "bench": {"options", "run"},
+    "bench": {"compare", "options", "plot", "report", "run", "schema", "table", "workload.registry"},
 }  # fmt: skip
 """What other rooms may import. A room without an entry (floor 1, spec, cli) is open."""
 
