@@ -22,6 +22,7 @@ from kvist.model.decoder import Decoder, Numerics
 from kvist.model.support import refuse_unsupported
 from kvist.model.weights import DTYPES, Weights, load_weights
 from kvist.runtime.executor import TorchExecutor
+from kvist.runtime.grammar import Grammars, is_installed
 from kvist.runtime.store import Store
 from kvist.spec.digest import weights_digest
 from kvist.spec.format import KVFormat
@@ -65,7 +66,10 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model ready to run. ``kernels`` names the attention variants in use, best first."""
+    """A model ready to run. ``kernels`` names the attention variants in use, best first.
+
+    ``grammars`` is None when llguidance is not installed.
+    """
 
     path: Path
     spec: ModelSpec
@@ -77,6 +81,7 @@ class Built:
     weights_bytes: int
     dtype: str
     kernels: tuple[str, ...]
+    grammars: Grammars | None = None
 
 
 def read_text_side(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
@@ -92,9 +97,16 @@ def read_text_side(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
         return tokenizer, None
 
 
-def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], None] | None = None) -> Built:
+def build(
+    path: Path,
+    options: BuildOptions,
+    *,
+    on_tensor: Callable[[int, int], None] | None = None,
+    reuse: Store | None = None,
+) -> Built:
     """Everything from one path: spec, tokenizer, weights, store, decoder, engine.
 
+    ``reuse`` is a store that may be taken over: it is, untouched, when layout, blocks and poison are the same.
     Raises ``ModelError``, ``BadValue`` or ``CapacityError`` before the weights are read whenever the header tells.
     """
     if options.dtype not in DTYPES:
@@ -108,12 +120,15 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
     spec = read_spec(path)
     layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
     refuse_unsupported(spec)
-    store = Store(layout, blocks=cache.pool_blocks(layout.block_bytes), poison=options.poison)
+    store = _store(layout, cache.pool_blocks(layout.block_bytes), options.poison, reuse)
     kernels = _attention(options.attention)
     tokenizer, template = read_text_side(path)
     weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
-    engine, executor = build_engine(spec, weights, store, options, kernels=kernels, fingerprint=fingerprint)
+    grammars = Grammars(tokenizer, spec.vocab) if is_installed() else None
+    engine, executor = build_engine(
+        spec, weights, store, options, kernels=kernels, fingerprint=fingerprint, grammars=grammars
+    )
     return Built(
         path=path,
         spec=spec,
@@ -125,7 +140,14 @@ def build(path: Path, options: BuildOptions, *, on_tensor: Callable[[int, int], 
         weights_bytes=weights.total_bytes,
         dtype=options.dtype,
         kernels=tuple(k.name for k in kernels),
+        grammars=grammars,
     )
+
+
+def _store(layout: CacheLayout, blocks: int, poison: bool, reuse: Store | None) -> Store:
+    if reuse is not None and (reuse.layout, len(reuse.pool), reuse.poison) == (layout, blocks, poison):
+        return reuse
+    return Store(layout, blocks=blocks, poison=poison)
 
 
 def build_engine(
@@ -136,6 +158,7 @@ def build_engine(
     *,
     kernels: Sequence[AttentionKernel] | None = None,
     fingerprint: bytes = b"",
+    grammars: Grammars | None = None,
 ) -> tuple[Engine, TorchExecutor]:
     """The engine over a store, for weights that are in memory already. It deals in token ids only."""
     config, layout = options.engine, store.layout
@@ -149,7 +172,7 @@ def build_engine(
         numerics=options.numerics,
     )
     clock = WallClock()
-    executor = TorchExecutor(decoder, store, clock)
+    executor = TorchExecutor(decoder, store, clock, grammars)
     engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens, fingerprint=fingerprint)
     return engine, executor
 

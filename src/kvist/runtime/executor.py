@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from kvist.engine.ports import Clock
-from kvist.errors import StateError
+from kvist.errors import KvistError, StateError
 from kvist.ids import SeqId
 from kvist.model.decoder import Decoder
+from kvist.runtime.grammar import Grammars
 from kvist.runtime.inputs import Inputs, build_inputs
-from kvist.runtime.sampler import SamplerState, logprob_of, sample_rows
+from kvist.runtime.sampler import SamplerState, logprob_of, not_numbers, sample_rows
 from kvist.runtime.store import Store
 from kvist.runtime.tables import Tables
-from kvist.step import Chunk, PromptLogprobs, Sampled, StepPlan, StepResult
+from kvist.step import Chunk, Failed, PromptLogprobs, Sampled, StepPlan, StepResult
+
+Errors = dict[SeqId, str]
+"""Why a sequence of this step fails, in the order found."""
 
 
 @dataclass(slots=True)
@@ -29,18 +34,25 @@ class Spent:
 
 
 class TorchExecutor:
-    """Owns the store, its copy of the block tables and each sequence's sampler state."""
+    """Owns the store, its copy of the block tables and each sequence's sampler state.
 
-    def __init__(self, decoder: Decoder, store: Store, clock: Clock) -> None:
-        self._decoder = decoder
+    Without ``grammars`` a sequence that has a grammar fails, alone.
+    """
+
+    def __init__(self, decoder: Decoder, store: Store, clock: Clock, grammars: Grammars | None = None) -> None:
+        self._decoder: Decoder | None = decoder
         self._clock = clock
+        self._grammars = grammars
+        self._closed = ""
         self.store = store
         self.tables = Tables(len(store.layout.groups))
         self.spent = Spent()
         self._samplers: dict[SeqId, SamplerState] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """One step, in the order that ``step.py`` gives."""
+        """One step, in the order that ``step.py`` gives. Raises ``StateError`` once closed."""
+        if self._decoder is None:
+            raise StateError(self._closed, remedy="use the engine that took its place")
         if any(chunk.drafts for chunk in plan.chunks):
             raise StateError("this executor does not verify drafts yet", remedy="plan without drafts")
         start = self._clock.now()
@@ -54,13 +66,24 @@ class TorchExecutor:
         with torch.inference_mode():
             logits = self._decoder.forward(inputs.batch).numpy()
         computed = self._clock.now()
-        sampled = self._sample(plan, inputs, logits)
-        scored = self._score_prompts(plan, inputs, logits)
+        errors: Errors = {}
+        sampled = self._sample(plan, inputs, logits, errors)
+        scored = self._score_prompts(plan, inputs, logits, errors)
         done = self._clock.now()
         self.spent.inputs_s += ready - applied
         self.spent.forward_s += computed - ready
         self.spent.sample_s += done - computed
-        return StepResult(plan.step, sampled, scored, seconds=done - start, epoch=plan.epoch)
+        if errors:
+            sampled = tuple(s for s in sampled if s.seq not in errors)
+            scored = tuple(p for p in scored if p.seq not in errors)
+        failed = tuple(Failed(seq, error) for seq, error in errors.items())
+        return StepResult(plan.step, sampled, scored, failed, seconds=done - start, epoch=plan.epoch)
+
+    def close(self, why: str) -> None:
+        """Let go of the weights. ``execute`` refuses from here on, and says ``why``."""
+        self._decoder = None
+        self._closed = why
+        self._samplers.clear()
 
     @property
     def live_sequences(self) -> int:
@@ -72,30 +95,41 @@ class TorchExecutor:
             self._samplers.pop(seq, None)
             self.tables.forget(seq)
         for new in plan.new:
-            self._samplers[new.seq] = SamplerState.start(new)
+            self._samplers[new.seq] = SamplerState.start(new, self._grammars)
         self.store.void(plan.fresh)
         for change in plan.tables:
             self.tables.apply(change)
         self.store.copy(plan.copies)
 
-    def _sample(self, plan: StepPlan, inputs: Inputs, logits: np.ndarray) -> tuple[Sampled, ...]:
+    def _sample(self, plan: StepPlan, inputs: Inputs, logits: np.ndarray, errors: Errors) -> tuple[Sampled, ...]:
+        """What could be drawn, in the plan's order; ``errors`` gets the sequences of the other rows."""
         if not plan.samples:
             return ()
         rows = [inputs.logit_row(s.chunk, s.row) for s in plan.samples]
         states = [self._samplers[s.seq] for s in plan.samples]
         picked = logits if rows == list(range(len(logits))) else logits[rows]
         drawn = sample_rows(picked, states, [s.index for s in plan.samples])
-        for state, (token, _) in zip(states, drawn, strict=True):
+        out = []
+        for sample, state, got in zip(plan.samples, states, drawn, strict=True):
+            if isinstance(got, KvistError):
+                errors.setdefault(sample.seq, str(got))
+                continue
+            token, logprob = got
             state.record(token)
-        pairs = zip(plan.samples, drawn, strict=True)
-        return tuple(Sampled(s.seq, s.index, token, logprob) for s, (token, logprob) in pairs)
+            out.append(Sampled(sample.seq, sample.index, token, logprob))
+        return tuple(out)
 
-    def _score_prompts(self, plan: StepPlan, inputs: Inputs, logits: np.ndarray) -> tuple[PromptLogprobs, ...]:
-        return tuple(
-            self._score_prompt(i, chunk, chunk.prompt_logprobs, inputs, logits)
-            for i, chunk in enumerate(plan.chunks)
-            if chunk.prompt_logprobs is not None
-        )
+    def _score_prompts(
+        self, plan: StepPlan, inputs: Inputs, logits: np.ndarray, errors: Errors
+    ) -> tuple[PromptLogprobs, ...]:
+        out = []
+        for i, chunk in enumerate(plan.chunks):
+            if chunk.prompt_logprobs is not None:
+                scored = self._score_prompt(i, chunk, chunk.prompt_logprobs, inputs, logits)
+                out.append(scored)
+                if any(math.isnan(item.logprob) for item in scored.items):
+                    errors.setdefault(chunk.seq, str(not_numbers()))
+        return tuple(out)
 
     def _score_prompt(
         self, index: int, chunk: Chunk, alternatives: int, inputs: Inputs, logits: np.ndarray

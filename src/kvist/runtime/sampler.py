@@ -1,9 +1,9 @@
 """From logits to tokens: numpy, one row at a time except for the greedy case.
 
-The order is: logit bias, repetition / presence / frequency penalties, barred stop ids (min_tokens), temperature, top-k,
-top-p, min-p, draw. Log-probabilities are those of the model's own logits, before any of it. A draw uses one uniform
-number that depends on (seed, output index) alone: the same request gives the same tokens whatever runs beside it,
-preempted or not.
+The order is: logit bias, repetition / presence / frequency penalties, the grammar, barred stop ids (min_tokens),
+temperature, top-k, top-p, min-p, draw. Log-probabilities are those of the model's own logits, before any of it. A draw
+uses one uniform number that depends on (seed, output index) alone: the same request gives the same tokens whatever runs
+beside it, preempted or not. A row that cannot be drawn fails alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvist.errors import StateError
+from kvist.errors import KvistError, StateError
+from kvist.runtime.grammar import Grammars, Matcher
 from kvist.spec.sampling import Sampling
 from kvist.step import NewSequence, TokenLogprob
+
+Draw = tuple[int, TokenLogprob | None]
+"""A token and, where asked for, its log-probability."""
 
 _FIRST_LOOK = 1024
 """Candidates sorted before falling back to the whole vocabulary for top-p."""
@@ -23,25 +27,46 @@ _FIRST_LOOK = 1024
 
 @dataclass(slots=True)
 class SamplerState:
-    """What sampling one sequence remembers. Owner: the executor. Counts exist only when a penalty reads them."""
+    """What sampling one sequence remembers. Owner: the executor. Counts exist only when a penalty reads them.
+
+    ``trouble`` is why its grammar cannot be followed: every draw of the sequence fails with it.
+    """
 
     sampling: Sampling
     stop_ids: tuple[int, ...]
     prompt: tuple[int, ...]
     output_counts: dict[int, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
+    matcher: Matcher | None = None
+    trouble: KvistError | None = None
 
     @staticmethod
-    def start(new: NewSequence) -> SamplerState:
+    def start(new: NewSequence, grammars: Grammars | None = None) -> SamplerState:
         """State before the first output token."""
         state = SamplerState(new.sampling, new.stop_ids, new.prompt)
         if new.sampling.repetition_penalty != 1.0:
             state.seen = set(new.prompt)
+        if new.sampling.grammar is not None:
+            state._follow(new.sampling.grammar, grammars)
         return state
+
+    def _follow(self, grammar: str, grammars: Grammars | None) -> None:
+        if grammars is None:
+            self.trouble = StateError(
+                "this sequence has a grammar, and nothing here can follow one (llguidance is not installed)",
+                remedy="pip install 'kvist[server]', or ask without a grammar",
+            )
+            return
+        try:
+            self.matcher = grammars.matcher(grammar)
+        except KvistError as error:
+            self.trouble = error
 
     def record(self, token: int) -> None:
         """Note an output token."""
         s = self.sampling
+        if self.matcher is not None:
+            self.matcher.advance(token)
         if s.repetition_penalty != 1.0:
             self.seen.add(token)
         if s.presence_penalty or s.frequency_penalty:
@@ -53,6 +78,7 @@ class SamplerState:
         s = self.sampling
         return (
             s.temperature == 0
+            and s.grammar is None
             and not s.logit_bias
             and s.repetition_penalty == 1.0
             and not s.presence_penalty
@@ -147,27 +173,59 @@ def logprob_of(logits: np.ndarray, token: int, alternatives: int) -> TokenLogpro
     )
 
 
-def sample_rows(
-    logits: np.ndarray, states: Sequence[SamplerState], indices: Sequence[int]
-) -> list[tuple[int, TokenLogprob | None]]:
+def sample_rows(logits: np.ndarray, states: Sequence[SamplerState], indices: Sequence[int]) -> list[Draw | KvistError]:
     """Draw one token per row of ``logits`` float32 [rows, vocab]; ``indices`` are output token numbers.
 
-    States are not updated: the executor records a token once it belongs to the sequence.
+    A row that cannot be drawn gives its error in the token's place, and changes nothing for the others. States are not
+    updated: the executor records a token once it belongs to the sequence.
     """
     greedy = logits.argmax(axis=1)
-    for row, best in enumerate(greedy):  # argmax finds a NaN before any number
-        if np.isnan(logits[row, best]):
-            raise StateError(
-                "the model's logits are not numbers (NaN)",
-                remedy="the weights or the config are wrong; with --poison, a read of memory that was never written",
-            )
-    out: list[tuple[int, TokenLogprob | None]] = []
+    out: list[Draw | KvistError] = []
     for row, (state, index) in enumerate(zip(states, indices, strict=True)):
         s = state.sampling
-        if state.plain_greedy and index >= s.min_tokens:
-            token = int(greedy[row])
-        else:
-            u = 0.0 if s.temperature == 0 else uniform(s.seed, index)
-            token = draw(adjusted(logits[row], state, index), s, u)
+        try:
+            token = _sample_row(logits[row], int(greedy[row]), state, index)
+        except KvistError as error:
+            out.append(error)
+            continue
         out.append((token, None if s.logprobs is None else logprob_of(logits[row], token, s.logprobs)))
     return out
+
+
+def _sample_row(logits: np.ndarray, best: int, state: SamplerState, index: int) -> int:
+    """One token of one row float32 [vocab], whose argmax is ``best``. Raises ``KvistError``."""
+    if np.isnan(logits[best]):  # argmax finds a NaN before any number
+        raise not_numbers()
+    if state.trouble is not None:
+        raise state.trouble
+    s = state.sampling
+    if state.plain_greedy and index >= s.min_tokens:
+        return best
+    u = 0.0 if s.temperature == 0 else uniform(s.seed, index)
+    row = adjusted(logits, state, index)
+    if state.matcher is None:
+        return draw(row, s, u)
+    ids = _allowed(state, state.matcher, index)
+    return int(ids[draw(row[ids], s, u)])
+
+
+def _allowed(state: SamplerState, matcher: Matcher, index: int) -> np.ndarray:
+    """Ids that grammar and ``min_tokens`` leave, ascending. Raises ``StateError`` when there are none."""
+    mask = matcher.allowed()
+    if index < state.sampling.min_tokens:
+        mask[list(state.stop_ids)] = False
+    ids = np.flatnonzero(mask)
+    if not len(ids):
+        raise StateError(
+            f"the grammar can only end after {index} tokens, min_tokens={state.sampling.min_tokens} forbids it",
+            remedy="ask for fewer min_tokens, or for a grammar that can go on",
+        )
+    return ids
+
+
+def not_numbers() -> StateError:
+    """The error of a sequence whose logits have a NaN."""
+    return StateError(
+        "the model's logits are not numbers (NaN)",
+        remedy="the weights or the config are wrong; with --poison, a read of memory that was never written",
+    )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from kvist.errors import BadValue
+
+MOST_GRAMMAR_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Sampling:
     ``logit_bias`` is a tuple of (token id, bias). The random number of output token ``i`` depends on (seed, i) alone,
     so neither batching nor preemption changes a sample. ``logprobs`` asks for that many alternatives per token
     (None: none at all, 0: only the chosen token's). ``grammar`` (llguidance's text form) bars every token that would
-    leave it; the sequence then ends when it is complete. Raises ``BadValue``.
+    leave it, after bias and penalties and before all else; once it is complete only end-of-sequence tokens are left.
+    Whether the text is a grammar is told by ``runtime/grammar.py``, not here. Raises ``BadValue``.
     """
 
     temperature: float = 1.0
@@ -62,6 +66,21 @@ class Sampling:
         for pair in self.logit_bias:
             if not _is_bias(pair):
                 raise BadValue("logit_bias", pair, "a token id >= 0 and a finite bias")
+        if self.grammar is not None:
+            check_grammar_text(self.grammar)
+
+
+def check_grammar_text(grammar: object) -> None:
+    """Raises ``BadValue`` unless this is text, without lone surrogates, of 1 to ``MOST_GRAMMAR_BYTES`` bytes."""
+    if not isinstance(grammar, str):
+        raise BadValue("grammar", type(grammar).__name__, "text in llguidance's form", remedy="or None for no grammar")
+    try:
+        n_bytes = len(grammar.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise BadValue("grammar", grammar[:40], "text without lone surrogates") from None
+    if not 0 < n_bytes <= MOST_GRAMMAR_BYTES:
+        remedy = "split a large schema, or loosen its parts" if n_bytes else "leave the grammar out"
+        raise BadValue("grammar", grammar[:40], f"1 to {MOST_GRAMMAR_BYTES} bytes, got {n_bytes}", remedy=remedy)
 
 
 def _is_bias(pair: object) -> bool:
