@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -161,6 +162,9 @@ class Chats:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._memory = Memory(service)
+        self._checkers = ThreadPoolExecutor(2, thread_name_prefix="kvist-grammar")
+        self._checking: dict[str, asyncio.Lock] = {}
+        """One new grammar of a tenant at a time: a costly one holds up its own tenant, others for one trial at most."""
 
     async def encode(self, ask: ChatAsk) -> Encoded:
         """The prompt's ids. Raises ``BadValue`` or ``UsageError`` for what the template cannot take."""
@@ -203,7 +207,10 @@ class Chats:
         """The grammar the answer must fit, compiled once here so that a bad one is refused before it is queued."""
         served, grammar, forced = self._service.served, ask.grammar, None
         if tools is not None:
-            forced = tools.grammar(ask.tools, ask.tool_choice, parallel=ask.parallel, token_id=served.tokenizer.id_of)
+            choice: Any = ask.tool_choice
+            if choice not in ("auto", "none", "required"):
+                choice = {"type": "function", "function": {"name": choice}}
+            forced = tools.grammar(ask.tools, choice, parallel=ask.parallel, token_id=served.tokenizer.id_of)
         if forced is None and grammar is None:
             return None
         if forced is not None and grammar is not None:
@@ -214,7 +221,8 @@ class Chats:
         if forced is not None:
             grammar = served.grammars.lark(forced)
         assert grammar is not None
-        await asyncio.to_thread(served.grammars.check, grammar)
+        async with self._checking.setdefault(ask.job.tenant.name, asyncio.Lock()):
+            await asyncio.get_running_loop().run_in_executor(self._checkers, served.grammars.check, grammar)
         return grammar
 
 
