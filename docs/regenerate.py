@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from planner_tables import accuracy_table, check_table, peers_table
+from serving_tables import serving_table
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
@@ -71,6 +72,22 @@ def plan_option_table() -> str:
     return _options(PLAN)
 
 
+def serve_option_table() -> str:
+    """Every option of the server."""
+    from kvist.cli.serve.options import SERVE
+
+    return _options(SERVE)
+
+
+def alias_table() -> str:
+    """Names known from other servers."""
+    from kvist.cli.serve.options import ALIASES
+
+    lines = ["| known as | here |", "|---|---|"]
+    lines += [f"| `--{a.replace('_', '-')}` | `--{name.replace('_', '-')}` |" for a, name in ALIASES.items()]
+    return "\n".join(lines)
+
+
 def _options(table: dict) -> str:
     lines = ["| flag | environment | TOML key | expects | what it does |", "|---|---|---|---|---|"]
     for name, option in table.items():
@@ -93,6 +110,13 @@ def bundled_models() -> str:
     return catalogue_table()
 
 
+def metrics() -> str:
+    """Every metric of the server."""
+    from kvist.server.observe.series import metrics_table
+
+    return metrics_table()
+
+
 PARTS = {
     "README.md": {"measured": measured_table},
     "docs/planner.md": {
@@ -102,7 +126,15 @@ PARTS = {
     },
     "docs/devices.md": {"devices": devices},
     "docs/catalogue.md": {"catalogue": bundled_models},
-    "docs/reference.md": {"options": option_table, "plan-options": plan_option_table, "shelves": shelf_table},
+    "docs/serving.md": {"serving": serving_table},
+    "docs/metrics.md": {"metrics": metrics},
+    "docs/reference.md": {
+        "serve-options": serve_option_table,
+        "serve-aliases": alias_table,
+        "options": option_table,
+        "plan-options": plan_option_table,
+        "shelves": shelf_table,
+    },
 }
 
 

@@ -33,3 +33,15 @@ def test_engines():
 
     assert set(registry.names()) == named("planner/engines")
     assert [registry.engine(name).name for name in registry.names()] == list(registry.names())
+
+
+def test_tools():
+    from kvist.text.tools import registry
+
+    assert set(registry.names()) == named("text/tools")
+
+
+def test_workloads():
+    from kvist.bench.workload import registry
+
+    assert set(registry.names()) == named("bench/workload")

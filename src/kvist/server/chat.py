@@ -17,6 +17,7 @@ from kvist.server.job import Delta, Finish, Job
 from kvist.server.live import Live
 from kvist.server.memory import Memory
 from kvist.server.service import Service
+from kvist.server.tenants import Tenant
 from kvist.step import TokenLogprob
 from kvist.text.parts import join_parts
 from kvist.text.tools.base import ToolFormat, ToolParser
@@ -221,9 +222,15 @@ class Chats:
         if forced is not None:
             grammar = served.grammars.lark(forced)
         assert grammar is not None
-        async with self._checking.setdefault(ask.job.tenant.name, asyncio.Lock()):
-            await asyncio.get_running_loop().run_in_executor(self._checkers, served.grammars.check, grammar)
+        await self.check_grammar(ask.job.tenant, grammar)
         return grammar
+
+    async def check_grammar(self, tenant: Tenant, grammar: str) -> None:
+        """Compile a grammar, off the event loop. Raises ``BadValue`` for one that is not sound, or costs too much."""
+        grammars = self._service.served.grammars
+        assert grammars is not None
+        async with self._checking.setdefault(tenant.name, asyncio.Lock()):
+            await asyncio.get_running_loop().run_in_executor(self._checkers, grammars.check, grammar)
 
 
 def _check_choice(ask: ChatAsk) -> None:

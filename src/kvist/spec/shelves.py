@@ -10,7 +10,15 @@ from typing import Final, Literal
 
 from kvist.errors import BadValue
 
-ShelfName = Literal["kernels/attention", "kernels/codec", "cache/evict", "sched/order", "planner/engines"]
+ShelfName = Literal[
+    "kernels/attention",
+    "kernels/codec",
+    "cache/evict",
+    "sched/order",
+    "planner/engines",
+    "text/tools",
+    "bench/workload",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,23 @@ CODECS: Final = (
 
 EVICT: Final = (Variant("lru", "cache/evict", "the block unused for longest goes first"),)
 
-ORDER: Final = (Variant("fcfs", "sched/order", "first come, first served"),)
+ORDER: Final = (
+    Variant("fcfs", "sched/order", "first come, first served"),
+    Variant("prefix", "sched/order", "longest cached prefix first, nobody overtaken too often"),
+)
+TOOLS: Final = (
+    Variant("hermes", "text/tools", "calls as JSON between <tool_call> tags (Qwen, SmolLM2, most others)"),
+    Variant("llama3", "text/tools", "calls as JSON with parameters (Llama 3.1 and later)"),
+    Variant("mistral", "text/tools", "calls as a list after [TOOL_CALLS] (Mistral)"),
+)
+WORKLOADS: Final = (
+    Variant("generated-shared-prefix", "bench/workload", "groups of questions, each behind a long prefix"),
+    Variant("prefix-repetition", "bench/workload", "few short prefixes, many suffixes"),
+    Variant("multi-turn", "bench/workload", "conversations that go on with the real answers"),
+    Variant("agent", "bench/workload", "a context that grows by tool results, cold helpers in between"),
+    Variant("random", "bench/workload", "nothing shared"),
+    Variant("trace", "bench/workload", "a recorded trace, in its own time"),
+)
 
 ENGINES: Final = (
     Variant("kvist", "planner/engines", "kvist's own block layout, as its store allocates it"),
@@ -59,7 +83,7 @@ ENGINES: Final = (
     Variant("tensorrt-llm", "planner/engines", "TensorRT-LLM: blocks of all layers"),
 )
 
-VARIANTS: Final = (*ATTENTION, *CODECS, *EVICT, *ORDER, *ENGINES)
+VARIANTS: Final = (*ATTENTION, *CODECS, *EVICT, *ORDER, *ENGINES, *TOOLS, *WORKLOADS)
 """Every variant of every shelf that has some."""
 
 
