@@ -133,7 +133,10 @@ OPTIONS: Final[dict[str, Option]] = {
         "sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"
     ),
     "context_tokens": Option("sched", "context_tokens", read_int, "a whole number", "longest sequence"),
-    "order": Option("sched", "order", read_text, "a name", "which sequence goes first"),
+    "order": Option("sched", "order", read_text, "fcfs or prefix", "which sequence goes first"),
+    "itl_slo": Option(
+        "sched", "itl_slo", read_text, "off, 80ms or 2x", "longest step while sequences are being continued"
+    ),
 }
 
 

@@ -52,14 +52,19 @@ def test_f005_blocks_are_not_matched_before_they_were_computed():
     assert drive(p, ask("c", prompt)).usage("c").cached_tokens == len(prompt) - 1
 
 
-def test_f005_two_in_the_same_step_do_not_share_what_neither_has_computed():
+@pytest.mark.parametrize("b_first", [B - 1, 3 * B + 3])
+def test_f005_two_in_the_same_step_do_not_share_what_neither_has_computed(b_first):
+    """Less than a span in common: both compute it at once. More: the second waits until it was computed."""
     p = paper(budget=256)
     prompt = words(3 * B + 3)
     log = recorded(p)
-    out = drive(p, ask("a", prompt), ask("b", prompt))
-    assert {c.seq for c in log.plans[0].chunks} == {0, 1}
-    assert out.tokens["a", 0] == out.tokens["b", 0] == alone("full", ask("a", prompt))
-    assert out.usage("b").cached_tokens == 0
+    other = (*prompt[:b_first], *words(B, 7))
+    out = drive(p, ask("a", prompt), ask("b", other))
+    together = b_first < B
+    assert {c.seq for c in log.plans[0].chunks} == ({0, 1} if together else {0})
+    assert out.tokens["a", 0] == alone("full", ask("a", prompt))
+    assert out.tokens["b", 0] == alone("full", ask("b", other))
+    assert out.usage("b").cached_tokens == (0 if together else 3 * B)
 
 
 def test_f005_a_later_one_takes_what_an_earlier_one_has_computed_so_far():
@@ -68,9 +73,12 @@ def test_f005_a_later_one_takes_what_an_earlier_one_has_computed_so_far():
     p.engine.add(ask("a", prompt))
     for _ in range(4):
         p.engine.step()
-    out = drive(p, ask("b", prompt))
-    assert out.usage("b").cached_tokens == 4 * B
-    assert out.tokens["b", 0] == alone("full", ask("b", prompt))
+    log = recorded(p)
+    out = drive(p, ask("b", (*prompt[: 6 * B + 2], 950, 951)))
+    first = next(plan for plan in log.plans if any(c.seq == 1 for c in plan.chunks))
+    assert any(c.seq == 0 and c.start == 6 * B for c in first.chunks), "it waits for the common part and not longer"
+    assert out.usage("b").cached_tokens == 6 * B
+    assert out.tokens["b", 0] == alone("full", ask("b", (*prompt[: 6 * B + 2], 950, 951)))
 
 
 @pytest.mark.parametrize("layout", ["full", "window"])

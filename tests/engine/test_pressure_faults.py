@@ -222,13 +222,13 @@ def test_a_newcomer_waits_until_its_prompt_fits_beside_the_others():
     assert out.usage("b").recomputed_tokens == 0
 
 
-def test_a_head_that_was_refused_is_tried_again_when_others_have_computed_its_prefix():
+def test_a_head_that_would_not_fit_alone_starts_when_another_has_computed_its_prefix():
     p = paper(blocks=10, budget=2 * B, chunk=B)
     shared = words(6 * B, 1)
     out = drive(p, ask("a", shared, 40), ask("b", (*shared, 950, 951), 4))
     order = [e.request for e in out.events]
     assert order.index("b") < len(order) - 1 - order[::-1].index("a"), "b waited for all of a"
-    assert p.engine.scheduler.counters.postponed_admissions > 0
+    assert p.engine.scheduler.counters.led_admissions == 1
     assert out.usage("b").cached_tokens >= 6 * B - 1
 
 

@@ -35,6 +35,7 @@ def assemble(
         blocks=config.cache.pool_blocks(layout.block_bytes),
         fingerprint=fingerprint,
         reuse=config.cache.reuse,
+        weights=dict(sched.weights),
     )
     scheduler = Scheduler(
         cache,
@@ -44,5 +45,7 @@ def assemble(
         context_tokens=context,
         policy=load(sched.order),
         chunk_tokens=sched.chunk_tokens,
+        itl_slo=sched.itl_slo,
+        weights=dict(sched.weights),
     )
     return Engine(scheduler, executor, clock)

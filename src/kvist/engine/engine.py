@@ -37,7 +37,7 @@ class Engine:
         now = self._clock.now()
         seqs = self.scheduler.add(request)
         for seq in seqs:
-            self._live[seq] = Timeline(request.id, seq, now)
+            self._live[seq] = Timeline(request.id, seq, now, request.tenant, len(request.prompt))
         return seqs
 
     def step(self) -> list[Event]:
@@ -50,6 +50,8 @@ class Engine:
             return self._note(self.scheduler.take_events())
         for new in plan.new:
             self._live[new.seq].admitted_s = planned
+        for chunk in plan.chunks:
+            self._note_match(self._live[chunk.seq])
         return self._note(self._carry_out(plan, planned))
 
     def _carry_out(self, plan: StepPlan, planned: float) -> list[Event]:
@@ -65,6 +67,12 @@ class Engine:
                 self._note(events)
                 raise  # a bug, or the user's interrupt: nobody may take it for an answer
             return events
+        failed = {f.seq for f in result.failed}
+        for chunk in plan.chunks:
+            line = self._live.get(chunk.seq)  # None: ended from outside while the step ran
+            whole = line is not None and chunk.end >= line.prompt_tokens and chunk.seq not in failed
+            if line is not None and whole and line.computed_s is None:
+                line.computed_s = done
         self.spent.execute_s += done - planned
         self.spent.commit_s += self._clock.now() - done
         return events
@@ -98,6 +106,12 @@ class Engine:
         """Every counter, gauge and second by name."""
         return snapshot(self.scheduler, self.spent)
 
+    def _note_match(self, line: Timeline) -> None:
+        if line.matched is None:
+            seq = self.scheduler.sequence(line.seq)
+            if seq is not None:
+                line.matched, line.led = seq.match, seq.led
+
     def _note(self, events: list[Event]) -> list[Event]:
         if events:
             now = self._clock.now()
@@ -105,6 +119,7 @@ class Engine:
                 line = self._live[event.seq]
                 if event.token is not None and line.first_token_s is None:
                     line.first_token_s = now
+                    line.computed_s = now if line.computed_s is None else line.computed_s
                 if event.finish_reason is not None:
                     self._end(line, event, now)
         return events
@@ -115,6 +130,7 @@ class Engine:
         line.finish_reason = event.finish_reason
         line.usage = event.usage
         if event.usage is not None:
+            line.recomputed = event.usage.recomputed_tokens
             line.held_bytes = event.usage.held_blocks * layout.block_bytes
             line.layout_bytes = layout.bytes_for(event.usage.computed_tokens) if event.usage.held_blocks else 0
         self._ended[line.seq] = self._live.pop(line.seq)

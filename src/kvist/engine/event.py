@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvist.cache.cache import Match as Match
 from kvist.ids import RequestId, SeqId
 from kvist.sched.request import Event as Event
 from kvist.sched.request import FinishReason as FinishReason
@@ -14,18 +15,26 @@ from kvist.sched.request import Usage as Usage
 class Timeline:
     """One sequence from arrival to end, in the clock's seconds (None: has not happened). Owner: the engine.
 
-    ``held_bytes`` are the pool's bytes in its tables just before they were given back; ``layout_bytes`` what the
-    layout's formula says for the same number of computed tokens.
+    ``matched`` is what its first admission found in the cache (None for a sample that forked), ``led``: it waited for
+    another sequence to compute their common prefix. ``computed_s`` is when its whole prompt was in the cache.
+    ``recomputed`` are tokens computed again after preemptions. ``held_bytes`` are the pool's bytes in its tables just
+    before they were given back; ``layout_bytes`` what the layout's formula says for the same number of computed tokens.
     """
 
     request: RequestId
     seq: SeqId
     arrived_s: float
+    tenant: str = ""
+    prompt_tokens: int = 0
+    matched: Match | None = None
+    led: bool = False
     admitted_s: float | None = None
+    computed_s: float | None = None
     first_token_s: float | None = None
     done_s: float | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    recomputed: int = 0
     held_bytes: int = 0
     layout_bytes: int = 0
 

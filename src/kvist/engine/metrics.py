@@ -23,12 +23,21 @@ class Spent:
 
 
 def snapshot(scheduler: Scheduler, spent: Spent) -> dict[str, float]:
-    """Every number by name: ``sched_*`` and ``cache_*`` totals, gauges of the moment, seconds."""
+    """Every number by name: ``sched_*`` and ``cache_*`` totals, gauges of the moment, seconds.
+
+    ``waiting_capacity``, ``_leader``, ``_queue``: those who wait, by what they wait for. ``pace_limit_tokens``: the
+    bound on the prompt tokens of the last step, -1 without one.
+    """
     numbers: dict[str, float] = {f"sched_{name}": value for name, value in _numbers(scheduler.counters).items()}
     numbers |= {f"cache_{name}": value for name, value in _numbers(scheduler.cache.counters).items()}
     numbers |= _gauges(scheduler.cache)
-    numbers["waiting_sequences"] = len(scheduler.waiting)
+    waiting = scheduler.waiting_by_reason()
+    numbers["waiting_sequences"] = sum(waiting.values())
+    numbers |= {f"waiting_{reason}": count for reason, count in waiting.items()}
     numbers["running_sequences"] = len(scheduler.running)
+    pace = scheduler.pace
+    numbers |= {"pace_decode_step_s": pace.decode_step_s, "pace_chunk_token_s": pace.chunk_token_s}
+    numbers["pace_limit_tokens"] = -1 if pace.limit_tokens is None else pace.limit_tokens
     numbers |= {"plan_s": spent.plan_s, "execute_s": spent.execute_s, "commit_s": spent.commit_s}
     return numbers
 

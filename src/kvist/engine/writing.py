@@ -44,6 +44,10 @@ class Writing:
         self.parts.append(text)
         return text, stop is not None
 
+    def end_with(self, token: int) -> None:
+        """Note an end token, which is not text."""
+        self.token_ids.append(token)
+
     def flush(self) -> str:
         """What was held back, when the sequence ends without a stop string."""
         if self.stops.matched is not None:

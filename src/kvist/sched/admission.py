@@ -1,25 +1,20 @@
-"""The gate: may the head of the queue start, and with how many tokens."""
+"""The gate: may a sequence that waits start, and with how many tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
-from kvist.cache.cache import Cache
+from kvist.cache.cache import Cache, Match
 from kvist.errors import PoolFull
 from kvist.sched.counters import Counters
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence
 from kvist.spec.layout import CacheLayout
 
-RETRY_STEPS = 8
-"""A head that did not fit is tried again when blocks became available, or after this many steps."""
+RETRY_STEPS: Final = 8
+"""Who did not fit is tried again when that may have changed, or after this many steps (each time twice as many)."""
 
-
-@dataclass(slots=True)
-class _Refusal:
-    seq: Sequence
-    available_blocks: int
-    steps: int
+MOST_DOUBLINGS: Final = 3
 
 
 class Gate:
@@ -27,44 +22,70 @@ class Gate:
 
     A sequence that was preempted starts again only when everything it may ever need is available, together with
     everything that those before it in order (and those preempted before) may ever need: it is not thrown out twice
-    for the same reason. When nothing runs, the head starts whatever the count says.
+    for the same reason. Nor by somebody who should have started before it: who goes before a preempted one that runs,
+    at the same priority or a lower one, starts only when that still holds. And a newcomer that goes past one that
+    waits starts only when everything it and all others may ever need is available. When nothing runs, the first
+    candidate starts whatever the count says.
     """
 
-    def __init__(self, cache: Cache, layout: CacheLayout, roster: Roster, counters: Counters) -> None:
+    def __init__(
+        self, cache: Cache, layout: CacheLayout, roster: Roster, counters: Counters, *, chunk_tokens: int
+    ) -> None:
         self._cache = cache
         self._layout = layout
         self._roster = roster
         self._counters = counters
-        self._refusal: _Refusal | None = None
+        self._chunk_tokens = chunk_tokens
+        self._step = 0
+        self._spare: int | None = None
 
-    def admit_head(self, budget: int, chunk_tokens: int) -> int:
-        """Start the head of the queue; returns the tokens it computes now, 0 when it must wait."""
-        seq = self._roster.waiting[0]
-        alone = not self._roster.running
-        if not alone and self._refused_lately(seq):
-            return 0
-        most = min(budget, chunk_tokens)
-        n_tokens = self._start(seq, most, chunk_tokens, alone=alone, copies=True)
+    def begin(self, step: int) -> None:
+        """A new plan, or blocks changed hands."""
+        self._step = step
+        self._spare = None
+
+    def refused_lately(self, seq: Sequence) -> bool:
+        """True when ``seq`` was tried not long ago and nothing says that it would fit now."""
+        turn = seq.turn
+        pause = RETRY_STEPS << min(turn.tries - 1, MOST_DOUBLINGS) if turn.tries else 0
+        if self._step - turn.tried_step >= pause or not self._roster.running:
+            return False
+        return self._room_for(seq) <= turn.tried_blocks or self.needs_luck(seq)
+
+    def needs_luck(self, seq: Sequence) -> bool:
+        """True when ``seq`` does not fit, unless it shares blocks with those that run."""
+        return not seq.preemptions and self._room_for(seq) < self._peak(len(seq.tokens))
+
+    def admit(self, seq: Sequence, most: int, *, alone: bool, careful: bool = False) -> int:
+        """Start ``seq``; returns the tokens it computes now, ``most`` or fewer, 0 when it must wait.
+
+        ``alone``: nothing runs. ``careful``: it goes past one that was preempted.
+        """
+        most = min(most, self._chunk_tokens)
+        n_tokens, match = self._start(seq, most, alone=alone, careful=careful, copies=True)
         if not n_tokens and alone:
-            n_tokens = self._start(seq, most, chunk_tokens, alone=True, copies=False)
+            n_tokens, match = self._start(seq, most, alone=True, careful=False, copies=False)
             self._counters.cut_hits += n_tokens > 0
         if n_tokens:
-            self._note_hit(seq)
+            self._note_hit(seq, match)
             self._roster.run(seq)
-            self._refusal = None
+            self._spare = None
         else:
             self._counters.postponed_admissions += 1
-            self._refusal = _Refusal(seq, self._cache.available_blocks, RETRY_STEPS)
+            turn = seq.turn
+            turn.tries, turn.tried_step, turn.tried_blocks = turn.tries + 1, self._step, self._room_for(seq)
         return n_tokens
 
-    def _refused_lately(self, seq: Sequence) -> bool:
-        last = self._refusal
-        if last is None or last.seq is not seq or self._cache.available_blocks > last.available_blocks:
-            return False
-        last.steps -= 1
-        return last.steps > 0
+    def _room_for(self, seq: Sequence) -> int:
+        """Blocks there are for ``seq``; for one that was preempted, before those that others may ever need."""
+        if seq.preemptions:
+            return self._cache.available_blocks
+        if self._spare is None:
+            others = sum(self._still_needs(other, to_the_end=False) for other in self._roster.running)
+            self._spare = self._cache.available_blocks - others
+        return self._spare
 
-    def _start(self, seq: Sequence, most: int, chunk_tokens: int, *, alone: bool, copies: bool) -> int:
+    def _start(self, seq: Sequence, most: int, *, alone: bool, careful: bool, copies: bool) -> tuple[int, Match]:
         """Take hits, check the count, take room: all of it or nothing."""
         request = seq.request
         admission = self._cache.admit(
@@ -75,48 +96,68 @@ class Gate:
             extras=request.extras,
             reuse=request.reuse,
             copies=copies,
+            tenant=request.tenant,
         )
         seq.computed = seq.entered = admission.cached_tokens
         n_tokens = min(most, seq.lacking)
-        while n_tokens and (alone or self._covered(seq, chunk_tokens)):
+        while n_tokens and (alone or self._covered(seq, careful=careful)):
             try:
                 self._cache.extend(seq.id, seq.computed + n_tokens)
-                return n_tokens
+                return n_tokens, admission.match
             except PoolFull:
                 self._counters.shrunk_chunks += alone and n_tokens > 1
                 n_tokens = n_tokens // 2 if alone else 0
         self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
         seq.computed = 0
-        return 0
+        return 0, admission.match
 
-    def _covered(self, seq: Sequence, chunk_tokens: int) -> bool:
+    def _covered(self, seq: Sequence, *, careful: bool) -> bool:
         """Whether available blocks cover what ``seq`` (its hits already in its tables) and the others still need."""
-        again = seq.preemptions > 0
-        needed = self._still_needs(seq, chunk_tokens, to_the_end=again)
+        last = seq if seq.preemptions else self._protected(seq)
+        needed = self._still_needs(seq, to_the_end=careful or last is not None)
         for other in self._roster.running:
-            if not again:
-                needed += self._still_needs(other, chunk_tokens, to_the_end=False)
-            elif other.preemptions or self._roster.goes_before(other, seq):
-                needed += self._still_needs(other, chunk_tokens, to_the_end=True)
+            firm = last is not None and (other.preemptions > 0 or self._roster.goes_before(other, last))
+            if careful or firm:
+                needed += self._still_needs(other, to_the_end=True)
+            elif not seq.preemptions:
+                needed += self._still_needs(other, to_the_end=False)
         return needed <= self._cache.available_blocks
 
-    def _still_needs(self, seq: Sequence, chunk_tokens: int, *, to_the_end: bool) -> int:
-        n_tokens = seq.limit_tokens - 1 if to_the_end else len(seq.tokens)
-        peak = self._layout.peak_blocks_for(n_tokens, chunk_tokens)
+    def _protected(self, seq: Sequence) -> Sequence | None:
+        """The last of the running that was preempted before and would be thrown out for ``seq``, which it overtook."""
+        for other in reversed(self._roster.running):
+            if other.preemptions and other.request.priority >= seq.request.priority:
+                return other if self._roster.goes_before(seq, other) else None
+        return None
+
+    def _still_needs(self, seq: Sequence, *, to_the_end: bool) -> int:
+        peak = self._peak(seq.limit_tokens - 1 if to_the_end else len(seq.tokens))
         rest = max(0, peak - self._cache.held_blocks(seq.id))
         return rest + peak * len(seq.siblings) if to_the_end else rest
 
-    def _note_hit(self, seq: Sequence) -> None:
+    def _peak(self, n_tokens: int) -> int:
+        return self._layout.peak_blocks_for(n_tokens, self._chunk_tokens)
+
+    def _note_hit(self, seq: Sequence, match: Match) -> None:
         """Book what the cache gave: news, or what this sequence (or its siblings) had left there itself."""
+        counters = self._counters
         hit = seq.computed
         news = max(0, min(hit, seq.prompt_tokens) - seq.seen_tokens)
         seq.cached_tokens += news
-        self._counters.self_hit_tokens += min(hit, seq.seen_tokens)
+        counters.self_hit_tokens += min(hit, seq.seen_tokens)
         if seq.counts_lookup:
-            self._counters.cached_tokens += news
+            counters.cached_tokens += news
         else:
-            self._counters.sibling_hit_tokens += news
-        if not seq.admitted and seq.counts_lookup:
-            self._counters.prompt_tokens += seq.prompt_tokens
+            counters.sibling_hit_tokens += news
+        if not seq.admitted:
+            seq.match = match
+            if seq.counts_lookup:
+                counters.prompt_tokens += seq.prompt_tokens
+                counter = f"miss_{match.reason}"
+                setattr(counters, counter, getattr(counters, counter) + 1)
+        if seq.turn.led_tokens is not None:
+            seq.led = True
+            counters.led_admissions += 1
+            counters.led_tokens += max(0, hit - seq.turn.led_tokens)
         seq.admitted = True
         seq.seen_tokens = max(seq.seen_tokens, hit)

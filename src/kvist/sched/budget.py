@@ -1,28 +1,66 @@
-"""One arithmetic: how many tokens each running sequence may compute in the next step."""
+"""One arithmetic: how many tokens each running sequence and each newcomer may compute in the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Final
 
 from kvist.sched.sequence import Sequence
 
+FIRST_PERCENT: Final = 80
+"""Share of the prompt tokens of a step that the first in order takes at most while others want some too."""
 
-def share(running: Iterable[Sequence], budget: int, chunk_tokens: int) -> list[int]:
-    """Tokens for each running sequence, in order; their sum is at most ``budget``.
 
-    First one token for each that merely continues, and for the first in order whatever it lacks: both then advance in
-    every step the budget allows. What is left goes to chunks (and drafts), in order, ``chunk_tokens`` each at most.
+@dataclass(slots=True)
+class _Want:
+    """``lacking`` decides the turn, ``most`` more tokens can be used; ``got`` so far."""
+
+    lacking: int
+    most: int
+    prompt: bool
+    got: int = 0
+
+    def take(self, n_tokens: int) -> int:
+        n_tokens = max(0, min(n_tokens, self.most - self.got))
+        self.got += n_tokens
+        return n_tokens
+
+
+def share(
+    running: Iterable[Sequence],
+    budget: int,
+    chunk_tokens: int,
+    newcomers: Many[int] = (),
+    prompt_tokens: int | None = None,
+) -> tuple[list[int], list[int]]:
+    """Tokens for each running sequence in order, and for each newcomer (given by what it lacks, in order).
+
+    Their sum is at most ``budget``. First one token for each that merely continues, and for the first in order whatever
+    it lacks: both then advance in every step the budget allows. Of what is left (at most ``prompt_tokens``) the first
+    prompt gets ``FIRST_PERCENT`` at most, then those that lack least go first; what nobody wants returns to the first.
+    Nobody gets more than ``chunk_tokens``.
     """
-    running = list(running)
-    grants = [0] * len(running)
+    grants: list[int] = []
+    wants: list[_Want] = []
     for i, seq in enumerate(running):
-        if budget and (i == 0 or seq.lacking == 1):
-            grants[i] = 1
-            budget -= 1
-    for i, seq in enumerate(running):
-        wanted = seq.lacking + len(seq.drafts)
-        if budget and wanted > grants[i]:
-            more = min(budget, min(wanted, chunk_tokens) - grants[i])
-            grants[i] += more
-            budget -= more
-    return grants
+        grants.append(1 if budget and (i == 0 or seq.lacking == 1) else 0)
+        budget -= grants[-1]
+        more = min(seq.lacking + len(seq.drafts), chunk_tokens) - grants[-1]
+        wants.append(_Want(seq.lacking, more, seq.lacking > 1))
+    at_once = len(wants)
+    wants += [_Want(n, min(n, chunk_tokens), True) for n in newcomers]
+    _deal([w for w in wants if w.most > 0], budget if prompt_tokens is None else min(budget, prompt_tokens))
+    return [g + w.got for g, w in zip(grants, wants, strict=False)], [w.got for w in wants[at_once:]]
+
+
+def _deal(wants: list[_Want], rest: int) -> None:
+    first = next((w for w in wants if w.prompt), None) if rest > 0 else None
+    if first is not None:
+        rest -= first.take(max(1, rest * FIRST_PERCENT // 100) if len(wants) > 1 else rest)
+    for want in sorted(wants, key=lambda w: w.lacking):
+        if want is not first:
+            rest -= want.take(rest)
+    if first is not None:
+        first.take(rest)

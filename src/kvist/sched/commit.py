@@ -10,24 +10,32 @@ from kvist.sched.flight import Flight, Row
 from kvist.sched.request import Event, FinishReason
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence
+from kvist.sched.service import Service
 from kvist.step import Sampled, StepResult
 
 Drawn = dict[SeqId, list[Sampled]]
 
 
 def drawn_by_sequence(flight: Flight, result: StepResult) -> Drawn:
-    """The drawn tokens of each sequence, in order of index. Raises ``StateError`` unless they answer the plan."""
+    """The drawn tokens of each sequence, in order of index. Raises ``StateError`` unless they answer the plan.
+
+    Sequences that failed have none.
+    """
     plan = flight.plan
     if (result.step, result.epoch) != (plan.step, plan.epoch):
         raise StateError(
             f"result of step {result.step} (epoch {result.epoch}) while step {plan.step} (epoch {plan.epoch}) is out",
             remedy="commit results in order, each once",
         )
-    asked = [(s.seq, s.index) for s in plan.samples]
+    failed = [f.seq for f in result.failed]
+    strangers = set(failed) - {c.seq for c in plan.chunks} - {s.seq for s in plan.samples}
+    if strangers or len(set(failed)) < len(failed):
+        raise StateError(f"step {plan.step} was not to compute all of {failed[:8]}, which failed, or they failed twice")
+    asked = [(s.seq, s.index) for s in plan.samples if s.seq not in failed]
     given = [(s.seq, s.index) for s in result.sampled]
     if asked != given:
         raise StateError(f"step {plan.step} asked for samples {asked[:8]}, the result has {given[:8]}")
-    scored = [c.seq for c in plan.chunks if c.prompt_logprobs is not None]
+    scored = [c.seq for c in plan.chunks if c.prompt_logprobs is not None and c.seq not in failed]
     if scored != [p.seq for p in result.prompt_logprobs]:
         raise StateError(f"step {plan.step} asked for prompt log-probabilities of {scored}, the result has others")
     drawn: Drawn = {}
@@ -68,10 +76,13 @@ def take_token(seq: Sequence, sampled: Sampled) -> Event:
 class Commit:
     """Applies results to the sequences and the cache."""
 
-    def __init__(self, cache: Cache, roster: Roster, counters: Counters, *, max_sequences: int) -> None:
+    def __init__(
+        self, cache: Cache, roster: Roster, counters: Counters, service: Service, *, max_sequences: int
+    ) -> None:
         self._cache = cache
         self._roster = roster
         self._counters = counters
+        self._service = service
         self._max_sequences = max_sequences
 
     def advance(self, row: Row, drawn: Drawn) -> list[Event]:
@@ -97,6 +108,8 @@ class Commit:
 
     def _count(self, seq: Sequence, row: Row, computed: int, accepted: int, drawn: int) -> None:
         again = max(0, min(computed, seq.seen_tokens) - row.start)
+        new_prompt = max(0, min(computed, seq.prompt_tokens) - max(row.start, seq.seen_tokens))
+        self._service.charge(seq.request.tenant, new_prompt + drawn)
         seq.recomputed_tokens += again
         counters = self._counters
         counters.recomputed_tokens += again
@@ -106,17 +119,22 @@ class Commit:
         counters.accepted_drafts += accepted
 
     def spawn(self, parent: Sequence, child: Sequence, drawn: Drawn) -> Event | None:
-        """``child`` draws its first token from ``parent``'s row, then forks its blocks, or queues when it cannot."""
+        """``child`` draws its first token from ``parent``'s row, then forks its blocks, or queues when it cannot.
+
+        It queues too when the parent has failed: what the parent computed is not to be shared.
+        """
         parent.siblings.remove(child)
         if child.finish_reason is not None:
             return None
         child.prompt_logprobs = list(parent.prompt_logprobs)
         event = take_token(child, drawn[child.id][0])
         self._counters.sampled_tokens += 1
+        self._service.charge(child.request.tenant, 1)
         if child.finish_reason is not None:
             child.cached_tokens = child.prompt_tokens
             return event
-        if len(self._roster.running) < self._max_sequences and self._fork(parent, child):
+        whole = parent.finish_reason != "error"
+        if whole and len(self._roster.running) < self._max_sequences and self._fork(parent, child):
             self._roster.run(child)
         else:
             self._counters.late_forks += 1

@@ -31,6 +31,10 @@ class Counters:
     forks: int = 0
     late_forks: int = 0
     """Samples that could not fork and were admitted on their own later."""
+    led_admissions: int = 0
+    """Admissions of sequences that had waited for somebody to compute their prefix."""
+    led_tokens: int = 0
+    """Cached tokens they got that were not there when they began to wait."""
     postponed_admissions: int = 0
     """Admissions tried and undone for want of blocks."""
     cut_hits: int = 0
@@ -45,3 +49,12 @@ class Counters:
     finished_error: int = 0
     failures: int = 0
     """Steps the executor could not do."""
+    miss_end: int = 0
+    """Requests by ``Match.reason`` of their lookup: why the hit was not longer."""
+    miss_diverged: int = 0
+    miss_evicted: int = 0
+    miss_empty: int = 0
+    miss_window: int = 0
+    miss_limit: int = 0
+    miss_full: int = 0
+    miss_off: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvist.cache.cache import Drained
+from kvist.ids import SeqId
 from kvist.sched.sequence import Sequence
 from kvist.step import Chunk, NewSequence, Sample, StepPlan
 
@@ -31,6 +33,16 @@ class Row:
     def continues(self) -> bool:
         """True when the row lies behind the prompt and nothing else was lacking ("decode")."""
         return self.draws and self.start >= self.seq.prompt_tokens
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens besides the one that a continuing sequence computes: of a prompt, or guessed."""
+        return self.n_tokens - 1 if self.single else self.n_tokens
+
+    @property
+    def single(self) -> bool:
+        """True when nothing but the last drawn token was lacking."""
+        return self.draws and self.end - self.start == 1
 
     @property
     def members(self) -> tuple[Sequence, ...]:
@@ -87,3 +99,20 @@ class Letter:
         first = seq.output_tokens
         self.samples += [Sample(seq.id, at, last + i, first + i) for i in range(n_draws)]
         self.samples += [Sample(child.id, at, last, 0) for child in row.children]
+
+
+def write_plan(step: int, rows: list[Row], drained: Drained, forget: tuple[SeqId, ...]) -> StepPlan:
+    """The letter of one step."""
+    letter = Letter()
+    for row in rows:
+        letter.write(row)
+    return StepPlan(
+        step=step,
+        new=tuple(letter.new),
+        forget=forget,
+        fresh=drained.fresh,
+        tables=drained.tables,
+        copies=drained.copies,
+        chunks=tuple(letter.chunks),
+        samples=tuple(letter.samples),
+    )

@@ -27,8 +27,8 @@ class Request:
     Sample ``i`` of ``n`` uses ``sampling.seed + i``. A higher ``priority`` runs first. ``prompt_logprobs`` asks for
     that many alternatives per prompt token; such a request computes its whole prompt. ``salt`` and ``extras`` enter
     the cache's root: requests share blocks only where both agree (``extras`` are digests of 128 bits or more).
-    ``reuse=False`` takes nothing from the cache and leaves nothing in it. ``tenant`` is whose request it is: compute and
-    cache are shared fairly between tenants, by weight.
+    ``reuse=False`` takes nothing from the cache and leaves nothing in it. ``tenant`` is whose request it is: compute
+    and cache are shared fairly between tenants, by weight.
     """
 
     id: RequestId

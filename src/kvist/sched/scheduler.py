@@ -13,23 +13,25 @@ more output token and a sequence that comes back from preemption differ in ``com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kvist.cache.cache import Cache
 from kvist.errors import BadValue, StateError
 from kvist.ids import RequestId, SeqId
-from kvist.sched.admission import Gate
-from kvist.sched.budget import share
 from kvist.sched.commit import Commit, drawn_by_sequence
 from kvist.sched.counters import Counters
 from kvist.sched.ending import Endings
-from kvist.sched.flight import Flight, Letter, Row, row_for
+from kvist.sched.fill import Fill
+from kvist.sched.flight import Flight, Row, write_plan
+from kvist.sched.landing import Landing
 from kvist.sched.limits import Limits
 from kvist.sched.order.base import Order
-from kvist.sched.preempt import Room
+from kvist.sched.pace import Pace
 from kvist.sched.request import Event, FinishReason, Request
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence, State
+from kvist.sched.service import Service
 from kvist.spec.layout import CacheLayout
 from kvist.step import StepPlan, StepResult
 
@@ -51,14 +53,23 @@ class Scheduler:
         context_tokens: int,
         policy: Order,
         chunk_tokens: int | None = None,
+        itl_slo: str = "off",
+        weights: Mapping[str, float] | None = None,
+        max_overtakes: int = 32,
     ) -> None:
-        """``token_budget`` bounds the tokens of a step, ``chunk_tokens`` those of one sequence (None: the budget)."""
+        """``token_budget`` bounds the tokens of a step, ``chunk_tokens`` those of one sequence (None: the budget).
+
+        ``itl_slo`` bounds a step that continues somebody (``pace.read_slo``), ``weights`` are the tenants' shares (1
+        for those not named), ``max_overtakes`` the admissions that may go past a sequence that does not fit. Raises
+        ``BadValue``.
+        """
         chunk_tokens = token_budget if chunk_tokens is None else chunk_tokens
         for name, value in (
             ("token_budget", token_budget),
             ("max_sequences", max_sequences),
             ("context_tokens", context_tokens),
             ("chunk_tokens", chunk_tokens),
+            ("max_overtakes", max_overtakes),
         ):
             if value < 1:
                 raise BadValue(name, value, "a count >= 1")
@@ -67,13 +78,24 @@ class Scheduler:
         self.counters = Counters()
         self.limits = Limits(layout, total_blocks=cache.total_blocks, context_tokens=context_tokens)
         self._budget = token_budget
-        self._chunk_tokens = min(chunk_tokens, token_budget)
-        self._max_sequences = max_sequences
-        self._roster = Roster(policy)
-        self._room = Room(cache, self._roster, self.counters)
-        self._gate = Gate(cache, layout, self._roster, self.counters)
-        self._commit = Commit(cache, self._roster, self.counters, max_sequences=max_sequences)
+        self.pace = Pace(itl_slo)
+        self._service = Service(weights or {})
+        self._roster = Roster(policy, self._service)
+        self._commit = Commit(cache, self._roster, self.counters, self._service, max_sequences=max_sequences)
         self._endings = Endings(cache, self._roster, self.counters)
+        self._fill = Fill(
+            cache,
+            layout,
+            self._roster,
+            self._service,
+            self.counters,
+            self.pace,
+            budget=token_budget,
+            chunk_tokens=min(chunk_tokens, token_budget),
+            max_sequences=max_sequences,
+            max_overtakes=max_overtakes,
+            give_up=self._give_up,
+        )
         self._flight: Flight | None = None
         self._outbox: list[Event] = []
         self._step = 0
@@ -94,10 +116,18 @@ class Scheduler:
         """The queue, in order. To look at."""
         return tuple(self._roster.waiting)
 
+    def waiting_by_reason(self) -> dict[str, int]:
+        """How many wait for blocks, for somebody who computes their prefix, for their turn or budget."""
+        return self._roster.waiting_by_reason()
+
     @property
     def running(self) -> tuple[Sequence, ...]:
         """The running, in order. To look at."""
         return tuple(self._roster.running)
+
+    def service(self) -> dict[str, int]:
+        """Prompt tokens computed and output tokens drawn for each tenant (those that left long ago are forgotten)."""
+        return self._service.totals()
 
     def sequence(self, seq: SeqId) -> Sequence | None:
         """The live sequence of that id. To look at."""
@@ -138,81 +168,38 @@ class Scheduler:
         """The next step; None when there is nothing to compute. What it takes from the pool is taken."""
         if self._flight is not None:
             raise StateError(f"step {self._flight.plan.step} is still out", remedy="commit its result, or call fail()")
-        rows = self._continue()
-        rows += self._admit(self._budget - sum(row.n_tokens for row in rows))
-        if self._roster.waiting and not self._roster.running:
-            self._give_up(self._roster.waiting[0])
+        rows = self._fill.rows()
         if not rows:
             return None
         plan = self._write(rows)
         self._flight = Flight(plan, rows)
         return plan
 
-    def _continue(self) -> list[Row]:
-        rows: list[Row] = []
-        running = list(self._roster.running)
-        for seq, n_tokens in zip(running, share(running, self._budget, self._chunk_tokens), strict=True):
-            if not n_tokens or seq.state is not State.RUNNING:
-                continue
-            n_tokens = self._room.make(seq, n_tokens)
-            if n_tokens:
-                rows.append(row_for(seq, n_tokens))
-            elif seq.state is State.RUNNING:
-                self._give_up(seq)
-        return rows
-
-    def _admit(self, budget: int) -> list[Row]:
-        rows: list[Row] = []
-        while budget and self._roster.waiting and len(self._roster.running) < self._max_sequences:
-            seq = self._roster.waiting[0]
-            n_tokens = self._gate.admit_head(budget, self._chunk_tokens)
-            if not n_tokens:
-                break
-            rows.append(row_for(seq, n_tokens))
-            budget -= n_tokens
-        return rows
-
     def _write(self, rows: list[Row]) -> StepPlan:
-        letter = Letter()
-        for row in rows:
-            letter.write(row)
-        drained = self.cache.drain()
         self._step += 1
         counters = self.counters
         counters.steps += 1
         counters.chunks += len(rows)
         counters.mixed_steps += 0 < sum(row.continues for row in rows) < len(rows)
-        return StepPlan(
-            step=self._step,
-            new=tuple(letter.new),
-            forget=self._endings.take_forgotten(),
-            fresh=drained.fresh,
-            tables=drained.tables,
-            copies=drained.copies,
-            chunks=tuple(letter.chunks),
-            samples=tuple(letter.samples),
-        )
+        return write_plan(self._step, rows, self.cache.drain(), self._endings.take_forgotten())
 
     def commit(self, result: StepResult) -> list[Event]:
         """Apply the result of the plan that is out. Raises ``StateError``, nothing changed, when it is no answer."""
         if self._flight is None:
             raise StateError(f"no plan is out, yet a result of step {result.step} came")
-        drawn = drawn_by_sequence(self._flight, result)
-        rows, self._flight = self._flight.rows, None
+        landing = Landing(self._commit, self._endings, drawn_by_sequence(self._flight, result), result.failed)
+        flight, self._flight = self._flight, None
         for logprobs in result.prompt_logprobs:
             self._roster.live[logprobs.seq].note_prompt_logprobs(logprobs.start, logprobs.items)
+        self._service.settle()
+        self.pace.learn(
+            continued=sum(row.single for row in flight.rows),
+            chunk_tokens=sum(row.chunk_tokens for row in flight.rows),
+            seconds=result.seconds,
+        )
         events = self.take_events()
-        endings = self._endings
-        for row in rows:
-            events += [endings.bill(event, row.seq) for event in self._commit.advance(row, drawn)]
-            for child in row.children:
-                first = self._commit.spawn(row.seq, child, drawn)
-                if first is not None:
-                    events.append(endings.bill(first, child))
-                if child.finish_reason is not None:
-                    endings.close(child)
-            if row.seq.finish_reason is not None:
-                endings.close(row.seq)
+        for row in flight.rows:
+            events += landing.land(row)
         return events
 
     def fail(self, error: str) -> list[Event]:
@@ -221,6 +208,7 @@ class Scheduler:
             raise StateError("no plan is out that could have failed")
         flight, self._flight = self._flight, None
         self._endings.forget_again(flight.plan.forget)
+        self._service.settle()
         self.counters.failures += 1
         events = self.take_events()
         touched = [seq for row in flight.rows for seq in row.members]
@@ -261,7 +249,7 @@ class Scheduler:
         found = self._roster.live.get(seq)
         if self._flight is not None or found is None or found.state is not State.RUNNING:
             return False
-        self._room.preempt(found)
+        self._fill.preempt(found)
         return True
 
     def propose(self, seq: SeqId, drafts: tuple[int, ...]) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
+from kvist.cache.cache import Match
+from kvist.cache.keys import Space
 from kvist.ids import SeqId
 from kvist.sched.request import FinishReason, Request, Usage
 from kvist.spec.sampling import Sampling
@@ -20,6 +23,33 @@ class State(Enum):
     FINISHED = "finished"
 
 
+Stem = tuple[Space, tuple[int, ...]]
+"""A namespace and the first span of tokens: what sequences have in common that share anything."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One stay in the queue: a new one whenever a sequence comes to wait.
+
+    ``reason``: it waits for its turn or budget (``queue``), for blocks (``capacity``), for somebody who computes its
+    prefix (``leader``). ``overtaken`` counts admissions past it; ``urgent``: nobody else is admitted before it. Then
+    what the gate and the lookups found last, and when: -1 is never. ``led_tokens`` is what was cached when it first
+    waited for a leader.
+    """
+
+    reason: Literal["queue", "capacity", "leader"] = "queue"
+    overtaken: int = 0
+    urgent: bool = False
+    tried_step: int = -1
+    tries: int = 0
+    tried_blocks: int = 0
+    asked_step: int = -1
+    asked_version: tuple[int, int] = (0, 0)
+    cached_tokens: int = 0
+    led_tokens: int | None = None
+    common: dict[SeqId, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """``tokens`` (prompt, then output) and how many of them are ``computed``; every step lets the second catch up.
@@ -29,7 +59,8 @@ class Sequence:
     publish, and copies it was promised may not have been made. ``seen_tokens`` is the most positions that ever were in
     the cache for it: below it, computing is recomputing and a hit is a self-hit. ``siblings`` are samples that wait for
     this one to compute their common prompt. ``counts_lookup``: its first admission is the request's lookup in the
-    cache. ``known``: the executor was introduced to it.
+    cache. ``match`` is what its first admission found, ``led``: it waited for a leader. ``known``: the executor was
+    introduced to it.
     """
 
     id: SeqId
@@ -50,6 +81,10 @@ class Sequence:
     admitted: bool = False
     counts_lookup: bool = False
     known: bool = False
+    led: bool = False
+    match: Match | None = None
+    stem: Stem | None = None
+    turn: Turn = field(default_factory=Turn)
     drafts: list[int] = field(default_factory=list)
     siblings: list[Sequence] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)

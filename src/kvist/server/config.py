@@ -41,6 +41,8 @@ class ServeConfig:
     append_only: bool = False
     history: int = 4096
     """Ended requests that can still be asked about."""
+    tenant_metrics: bool = False
+    """Metrics name tenants. They are open to all who can reach the server."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections import Counter
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvist.server.config import ServeConfig
+from kvist.server.observe.trace import PARENT
 from kvist.server.refuse import Refusal
 from kvist.server.shapes import refuse
 from kvist.server.stream import Gone
 from kvist.server.tenants import Tenant
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})
+GONE: Final = 499
+"""The status of answers to nobody."""
 NAME: Final = re.compile(r"[\x21-\x7e]{1,128}")
 """What a client may call its request: printable ASCII without spaces, 128 characters at most."""
+MAX_DIGITS: Final = 18
 
 
 class Unfit(HTTPException):
@@ -34,11 +39,15 @@ class Unfit(HTTPException):
 
 
 class Door:
-    """ASGI middleware. ``scope["state"]`` gets ``tenant`` and ``name``; the answer gets ``X-Request-Id``."""
+    """ASGI middleware. ``scope["state"]`` gets ``tenant`` and ``name``; the answer gets ``X-Request-Id``.
 
-    def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
+    ``counts`` gets ``refused_<status>`` for every answer with an error, but for the open paths.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServeConfig, counts: Counter[str] | None = None) -> None:
         self._app = app
         self._config = config
+        self._counts: Counter[str] = Counter() if counts is None else counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let it in, or say why not."""
@@ -50,6 +59,7 @@ class Door:
         name = name if NAME.fullmatch(name) else secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state["name"] = name
+        PARENT.set(headers.get("traceparent", ""))  # always: the task of a connection's next request inherits it
         limited = _Limited(receive, self._config.max_body_bytes, self._config.read_timeout_s)
         started = False
 
@@ -57,6 +67,7 @@ class Door:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                self._count(scope["path"], message["status"])
                 message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
             await send(message)
 
@@ -70,6 +81,10 @@ class Door:
             await refuse(error, scope["path"])(scope, receive, named)
         except Gone:
             return
+
+    def _count(self, path: str, status: int) -> None:
+        if status >= 400 and status != GONE and path not in OPEN_PATHS:
+            self._counts[f"refused_{status}"] += 1
 
     def _tenant(self, path: str, headers: dict[str, str]) -> Tenant:
         tenants = self._config.tenants
@@ -86,21 +101,24 @@ class Door:
 
 
 class _Limited:
-    """``receive`` with a bound on the bytes of a body and on the time it takes to come."""
+    """``receive`` with a bound on the bytes of a body and on the time that all of it takes to come."""
 
     def __init__(self, receive: Receive, max_bytes: int, timeout_s: float) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._until_s: float | None = None
         self._taken = 0
         self._whole = False
 
     def check_length(self, length: str | None) -> None:
         """Refuse by what the client announced."""
-        if length is not None and length.isdigit() and int(length) > self._max_bytes:
-            raise self._too_large(int(length)).refusal
+        if length is None or not length.isascii() or not length.isdigit():
+            return
+        if len(length) > MAX_DIGITS or int(length) > self._max_bytes:
+            raise self._too_large(length.lstrip("0")[:MAX_DIGITS]).refusal
 
-    def _too_large(self, size: int) -> Unfit:
+    def _too_large(self, size: int | str) -> Unfit:
         what = f"the body has {size} bytes or more, at most {self._max_bytes} are taken"
         return Unfit(
             Refusal(413, "body_too_large", what, remedy="send less, or start the server with --max-body-bytes")
@@ -110,8 +128,10 @@ class _Limited:
         """The next message."""
         if self._whole:
             return await self._receive()
+        if self._until_s is None:
+            self._until_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout_at(self._until_s):
                 message = await self._receive()
         except TimeoutError:
             what = f"the request did not come within {self._timeout_s:g} s"

@@ -180,6 +180,8 @@ class EngineLoop:
         while order.when_idle and not self._served.engine.idle:
             self._step()
             self._send()
+        if not order.answer.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
         try:
             order.answer.set_result(order.run())
         except Exception as error:

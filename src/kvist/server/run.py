@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ class Host:
         config = self.config
         return uvicorn.Config(
             self._front,
-            http=GuardedProtocol.of(header_timeout_s=config.read_timeout_s),
+            http=GuardedProtocol.of(header_timeout_s=config.read_timeout_s, write_timeout_s=config.write_timeout_s),
             ws="none",
             loop="auto",
             lifespan="on",
@@ -107,7 +108,7 @@ class Host:
         service.start()
         self.service = service
         desk = Desk(service, Chats(service), self.config)
-        app = make_app(routers(desk), lambda inner: Door(inner, self.config), version=version("kvist"))
+        app = make_app(routers(desk), lambda inner: Door(inner, self.config, service.counts), version=version("kvist"))
         self._on_ready(self.address, service)
         return app
 
@@ -158,8 +159,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came."""
         if self._task is not None:
-            self.should_exit = self.force_exit = True
-            return
+            os._exit(130 if sig == signal.SIGINT else 1)  # asked twice: nothing is worth waiting for
         self.interrupted = sig == signal.SIGINT
         self.begin_drain()
 

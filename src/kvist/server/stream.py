@@ -74,18 +74,19 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the chunks end or the client is gone."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        pump = asyncio.ensure_future(self._pump(send))
-        gone = asyncio.ensure_future(_until_gone(receive))
+        tasks: list[asyncio.Task[None]] = []
         try:
-            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            pump = asyncio.ensure_future(self._pump(send))
+            tasks += [pump, asyncio.ensure_future(_until_gone(receive))]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if pump.done():
                 pump.result()
         finally:
             self._close()
-            for task in (pump, gone):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(pump, gone, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, send: Send) -> None:
         try:

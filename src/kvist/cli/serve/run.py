@@ -16,6 +16,7 @@ from kvist.errors import BadValue, UsageError
 
 if TYPE_CHECKING:
     from kvist.server.config import ServeConfig
+    from kvist.server.observe.base import Observer
     from kvist.server.served import Served
 
 DEFAULTS: Final = {"order": "prefix", "itl_slo": "2x"}
@@ -35,6 +36,7 @@ _FIELDS: Final = {
     "keep_answers": "keep_answers",
     "append_only": "append_only",
     "history": "history",
+    "tenant_metrics": "tenant_metrics",
 }
 
 
@@ -94,7 +96,7 @@ def _run(settings: Settings, config: ServeConfig, values: Mapping[str, Any]) -> 
     from kvist.server.run import Host, Progress
 
     setup_logging(values.get("log_level", "info"), values.get("log_format", "text"))
-    observers = _observers(values)
+    observers = _observers(values, config.names[0])
     sys.setswitchinterval(0.001)
     load: Callable[[Progress], Served]
     if values.get("paper"):
@@ -141,10 +143,13 @@ def _template(values: Mapping[str, Any]) -> str | None:
         raise BadValue("chat_template", path, f"a readable UTF-8 file ({error})") from error
 
 
-def _observers(values: Mapping[str, Any]) -> list[Any]:
-    endpoint = values.get("otlp_endpoint")
-    if endpoint is None:
-        return []
-    from kvist.server.observe.spans import Spans
+def _observers(values: Mapping[str, Any], model: str) -> list[Observer]:
+    from kvist.server.observe.logs import RequestLog
 
-    return [Spans.to(endpoint)]
+    observers: list[Observer] = [RequestLog()]
+    endpoint = values.get("otlp_endpoint")
+    if endpoint is not None:
+        from kvist.server.observe.spans import Spans
+
+        observers.append(Spans.to(endpoint, model=model))
+    return observers

@@ -1,8 +1,9 @@
 """The contract of an order: who goes first, and by the same token who is preempted last.
 
-``key`` gives a tuple of ints; the smaller key is served first, admitted first and preempted last. It must be total (no
-two sequences equal) and may change only when ``seq.preemptions`` does, for a sequence is filed under its key. It
-reads the sequence and changes nothing.
+``key`` gives a tuple of ints; the smaller key is served first and preempted last. It must be total (no two sequences
+equal), begin with ``rank``, and may change only when ``seq.preemptions`` does, for a sequence is filed under its key.
+``rank`` is (0 when nobody may go before it, else 1; then lower first): between equal ranks tenants take turns by what
+they were served, and within a tenant the key decides. Both read the sequence and change nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ class Order(Protocol):
     @property
     def name(self) -> str:
         """What the registry calls it."""
+        ...
+
+    @property
+    def cached_first(self) -> bool:
+        """True: of equal rank in one tenant the one with the longest cached prefix goes first."""
+        ...
+
+    def rank(self, seq: Sequence) -> tuple[int, int]:
+        """The strict part of the key."""
         ...
 
     def key(self, seq: Sequence) -> tuple[int, ...]:

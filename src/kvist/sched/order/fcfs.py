@@ -18,7 +18,12 @@ class Fcfs:
 
     patience: int = 3
     name: ClassVar[str] = "fcfs"
+    cached_first: ClassVar[bool] = False
+
+    def rank(self, seq: Sequence) -> tuple[int, int]:
+        """(patience left, -priority)."""
+        return int(seq.preemptions < self.patience), -seq.request.priority
 
     def key(self, seq: Sequence) -> tuple[int, ...]:
         """(patience left, -priority, arrival, sample)."""
-        return (int(seq.preemptions < self.patience), -seq.request.priority, seq.arrival, seq.sample)
+        return (*self.rank(seq), seq.arrival, seq.sample)

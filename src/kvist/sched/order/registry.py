@@ -8,7 +8,7 @@ from typing import Final
 from kvist.errors import BadValue
 from kvist.sched.order.base import Order
 
-_FILES: Final = {"fcfs": ("kvist.sched.order.fcfs", "Fcfs")}
+_FILES: Final = {"fcfs": ("kvist.sched.order.fcfs", "Fcfs"), "prefix": ("kvist.sched.order.prefix", "Prefix")}
 
 
 def names() -> tuple[str, ...]:

@@ -58,9 +58,9 @@ def _ids(items: list[Any]) -> list[int]:
     if not items:
         raise BadValue("prompt", [], "at least one token")
     ids = [int(item) if isinstance(item, float) and item.is_integer() else item for item in items]
-    wrong = next((item for item in ids if type(item) is not int), None)
-    if wrong is not None:
-        raise BadValue("prompt", str(wrong)[:40], "texts only, or token ids only (whole numbers)")
+    wrong = [item for item in ids if type(item) is not int]
+    if wrong:
+        raise BadValue("prompt", str(wrong[0])[:40], "texts only, or token ids only (whole numbers)")
     return ids
 
 
