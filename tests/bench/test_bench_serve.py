@@ -252,7 +252,7 @@ def test_a_server_that_dies_is_not_asked_a_thousand_times():
 
 def test_without_httpx(monkeypatch):
     monkeypatch.setattr("kvist.bench.run.find_spec", lambda name: None)
-    with pytest.raises(KvistError, match="pip install httpx"):
+    with pytest.raises(KvistError, match="kvist\\[bench\\]"):
         run(BenchOptions())
 
 

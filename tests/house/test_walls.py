@@ -45,7 +45,10 @@ DOORS = {
         "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
-    "server": {"capacity", "config", "observe.base", "observe.logs", "observe.series", "observe.spans", "run", "served", "service", "tenants"},
+    "server": {
+        "capacity", "config", "observe.base", "observe.logs", "observe.series", "observe.spans", "run", "served",
+        "service", "tenants",
+    },
     "bench": {"compare", "options", "plot", "report", "run", "schema", "table", "workload.registry"},
 }  # fmt: skip
 """What other rooms may import. A room without an entry (floor 1, spec, cli) is open."""

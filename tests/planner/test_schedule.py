@@ -21,11 +21,11 @@ def test_a_cached_prefix_is_not_computed():
 
 
 def test_prompts_share_a_step_and_answers_ride_along():
-    """Budget 8, prompts of 6: 6 + 2 | 1 + 4 + 3 | 1 + 1 + 3."""
-    found = burst(tokens_clock, 3, 6, 0, 8)
-    assert found.first_s == 18.0
-    assert found.last_s == 18.0 + 18.0 + 15.0
-    assert found.mean_s == pytest.approx((18 + 36 + 51) / 3)
+    """Budget 10, prompts of 8: four fifths of a step for the oldest, 8 + 2 | 1 + 6 + 3 | 1 + 1 + 5."""
+    found = burst(tokens_clock, 3, 8, 0, 10)
+    assert found.first_s == 20.0
+    assert found.last_s == 20.0 + 20.0 + 17.0
+    assert found.mean_s == pytest.approx((20 + 40 + 57) / 3)
 
 
 @pytest.mark.parametrize("users", [1, 3, 8])
@@ -44,7 +44,9 @@ def test_sampling_steps_is_close_to_stepping(users):
         assert getattr(close, name) == pytest.approx(getattr(exact, name), rel=0.02)
 
 
-@pytest.mark.parametrize("users,prompt,budget", [(1, 700, 256), (4, 100, 256), (5, 300, 128), (16, 64, 512)])
+@pytest.mark.parametrize(
+    "users,prompt,budget", [(1, 700, 256), (4, 100, 256), (5, 300, 128), (16, 64, 512), (3, 1000, 256)]
+)
 def test_the_engine_on_paper_agrees(users, prompt, budget):
     """Same prompts, same budget, a step that costs by its tokens: the same first tokens as the scheduler's own."""
     from kvist.config import CacheConfig, EngineConfig, SchedConfig

@@ -59,6 +59,7 @@ def command(
     chunk_tokens: opt.ChunkTokens = None,
     context_tokens: opt.ContextTokens = None,
     order: opt.Order = None,
+    itl_slo: opt.ItlSlo = None,
     config: opt.Config = None,
 ) -> None:
     """Continue a prompt. Greedy unless ``--temperature`` says otherwise; ends with a ledger line."""

@@ -171,7 +171,7 @@ class Service:
         """
         loader = self._loader
         if loader is None:
-            raise Refusal(501, "unsupported", "this server cannot change its weights")
+            raise Refusal(400, "unsupported", "this server cannot change its weights")
         if self.swapping:
             raise Refusal(409, "busy", "new weights are being loaded already", remedy="wait for them")
         self.swapping = True

@@ -146,7 +146,7 @@ def _draw(asked: Asked, parts: tuple[Part, ...]) -> None:
         for part in parts:
             part.draw(console)
         if asked.params["plot"]:
-            console.print(f"\ndrawn into {asked.params['plot']}", markup=False, highlight=False)
+            console.print(f"\ndrawn into {asked.params['plot']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _draw_plan(asked: Asked, console: Console) -> None:
