@@ -17,7 +17,7 @@ import time
 from benchmarks.machine import describe, save
 from benchmarks.serving.kit import Client, completion, ids, serve
 
-ZERO_REQUESTS, ZERO_PROMPT, ZERO_OUTPUT, ZERO_CONCURRENCY = 48, 256, 16, 8
+ZERO_ROUNDS, ZERO_REQUESTS, ZERO_PROMPT, ZERO_OUTPUT, ZERO_CONCURRENCY = 16, 16, 256, 16, 8
 
 
 async def warm_round(port: int, prompt: int, cached: int, seed: int) -> dict[str, float]:
@@ -38,7 +38,7 @@ async def zero_round(port: int, seed: int) -> float:
 
     async def one() -> None:
         for i in left:
-            reply = await client.post("/v1/completions", completion(ids(ZERO_PROMPT, seed + i), ZERO_OUTPUT))
+            reply = await client.post("/v1/completions", completion(ids(ZERO_PROMPT, 1000 * seed + i), ZERO_OUTPUT))
             assert reply.status == 200 and reply.usage["prompt_tokens_details"]["cached_tokens"] == 0
 
     start = time.perf_counter()
@@ -60,10 +60,12 @@ def main() -> None:
         ]
     with serve("--kv-memory", "1GiB") as on, serve("--kv-memory", "1GiB", "--no-prefix-cache") as off:
         zero = []
-        for n in range(args.rounds + 1):
-            a, b = asyncio.run(zero_round(on.port, 10_000 * n)), asyncio.run(zero_round(off.port, 10_000 * n))
-            zero.append({"on_s": a, "off_s": b, "cost": a / b - 1})
-        zero = zero[1:]
+        for n in range(ZERO_ROUNDS + 2):
+            took = {}
+            for server in (on, off) if n % 2 else (off, on):
+                took[server.port] = asyncio.run(zero_round(server.port, n))
+            zero.append({"on_s": took[on.port], "off_s": took[off.port], "cost": took[on.port] / took[off.port] - 1})
+        zero = zero[2:]
     for what, rounds in (("warm", warm), ("zero reuse", zero)):
         for name in rounds[0]:
             values = [r[name] for r in rounds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -76,6 +77,7 @@ class Host:
                 runner.run(self._server.serve(sockets=[self._socket]))
         finally:
             self._socket.close()
+            gc.unfreeze()
         if self.failure is not None:
             raise self.failure
 
@@ -102,6 +104,8 @@ class Host:
 
     async def _open(self) -> ASGIApp:
         served = await asyncio.to_thread(self._load, self._note_progress)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: looking through it again and again would stop answers for tens of ms
         service = Service(served, self.config, now=self._now, loader=self._loader)
         service.observers += self._observers
         service.on_death = self._fail

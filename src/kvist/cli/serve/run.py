@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kvist.server.observe.base import Observer
     from kvist.server.served import Served
 
-DEFAULTS: Final = {"order": "prefix", "itl_slo": "2x"}
-"""What a server does unless told otherwise: hits first, and nobody waits more than twice as long for a token."""
+DEFAULTS: Final = {"order": "prefix", "itl_slo": "1.75x"}
+"""What a server does unless told otherwise: hits first, and nobody waits much longer for a token."""
 
 _FIELDS: Final = {
     "host": "host",
