@@ -21,6 +21,10 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.planner_accuracy
+	$(BIN)/python -m benchmarks.serving.overhead
+	$(BIN)/python -m benchmarks.serving.warm
+	$(BIN)/python -m benchmarks.serving.stall
+	$(BIN)/python -m benchmarks.serving.soak
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/regenerate.py

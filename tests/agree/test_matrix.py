@@ -20,6 +20,8 @@ FORMATS = ["f32", "f16"]
 PREFIX = {"cold": False, "hit": True}
 CHUNKS = {"whole": None, "chunks of 7": 7}
 POOL = {"ample": None, "tight": True}
+POLICY = {"plain": {}, "served": {"order": "prefix", "itl_slo": "1.5x", "weights": (("x", 3.0),)}}
+"""As the library runs, and as the server does: hits first, bounded steps, two tenants of different weight."""
 
 PROMPT = words(3 * B + 5, seed=1)
 REQUESTS = [
@@ -34,8 +36,9 @@ NEW = 60
 TIGHT_BUDGET = 12
 
 
-def requests(reuse):
-    return [ask(name, prompt, NEW, reuse=reuse) for name, prompt in REQUESTS]
+def requests(reuse, policy):
+    owners = itertools.cycle(["x", "y"] if policy == "served" else [""])
+    return [ask(name, prompt, NEW, reuse=reuse, tenant=next(owners)) for name, prompt in REQUESTS]
 
 
 def reference(family, fmt, _known={}):  # noqa: B006
@@ -54,18 +57,19 @@ def tight_blocks(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "fmt,prefix,chunk,pool",
-    list(itertools.product(FORMATS, PREFIX, CHUNKS, POOL)),
+    "fmt,prefix,chunk,pool,policy",
+    list(itertools.product(FORMATS, PREFIX, CHUNKS, POOL, POLICY)),
     ids=lambda x: str(x),
 )
-def test_every_mixture_answers_like_the_reference(family, fmt, prefix, chunk, pool):
+def test_every_mixture_answers_like_the_reference(family, fmt, prefix, chunk, pool, policy):
     reuse = PREFIX[prefix]
     blocks = tight_blocks(family) if POOL[pool] else 200
     budget = TIGHT_BUDGET if POOL[pool] else 64
-    eng = engine(family, format=fmt, reuse=reuse, chunk=CHUNKS[chunk], blocks=blocks, budget=budget)
+    eng = engine(family, format=fmt, reuse=reuse, chunk=CHUNKS[chunk], blocks=blocks, budget=budget,
+                 **POLICY[policy])  # fmt: skip
     if reuse:
         run(eng, [ask("warm", PROMPT, 2)])
-    got = run(eng, requests(reuse))
+    got = run(eng, requests(reuse, policy))
     assert {name: got[name, 0].tokens for name, _ in REQUESTS} == reference(family, fmt)
     if reuse and not POOL[pool]:
         assert got["a", 0].cached_tokens == len(PROMPT) - 1

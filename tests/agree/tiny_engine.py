@@ -34,6 +34,9 @@ class Options:
     attention: str = "best"
     block_tokens: int = B
     numerics: str = "invariant"
+    order: str = "fcfs"
+    itl_slo: str = "off"
+    weights: tuple = ()
 
 
 @cache
@@ -49,7 +52,14 @@ def engine(family: str, options: Options = Options(), **changes):  # noqa: B008
     layout = plan_layout(spec, KVFormat.parse(o.format), block_tokens=o.block_tokens)
     config = EngineConfig(
         CacheConfig(blocks=o.blocks, block_tokens=o.block_tokens, format=o.format, reuse=o.reuse),
-        SchedConfig(token_budget=o.budget, chunk_tokens=o.chunk, max_sequences=o.sequences),
+        SchedConfig(
+            token_budget=o.budget,
+            chunk_tokens=o.chunk,
+            max_sequences=o.sequences,
+            order=o.order,
+            itl_slo=o.itl_slo,
+            weights=o.weights,
+        ),
     )
     how = BuildOptions(attention=o.attention, ops="reference" if o.attention == "reference" else "best",
                        numerics=o.numerics, poison=True, engine=config)  # fmt: skip

@@ -11,11 +11,11 @@ from kvist.config import Option, read_bool, read_bytes, read_int, read_text
 
 
 def read_list(value: object) -> tuple[str, ...]:
-    """``"a,b"``, or a list of strings. Raises ``ValueError``."""
-    listed = value.split(",") if isinstance(value, str) else value
+    """``"a,b"``, or a list of such strings. Raises ``ValueError``."""
+    listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(v, str) for v in listed):
         raise ValueError
-    return tuple(v.strip() for v in listed if v.strip())
+    return tuple(v.strip() for text in listed for v in text.split(",") if v.strip())
 
 
 _ROWS: Final = (
