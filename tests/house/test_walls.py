@@ -28,7 +28,7 @@ THINKING = {
 
 DOORS = {
     "cache": {"cache", "keys", "evict.base", "evict.registry"},
-    "sched": {"scheduler", "request", "order.base", "order.registry"},
+    "sched": {"scheduler", "request", "order.base", "order.registry", "pace"},
     "engine": {"engine", "ports", "metrics", "assemble", "event", "writing"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
     "planner": {

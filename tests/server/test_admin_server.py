@@ -183,7 +183,7 @@ def test_new_weights(monkeypatch):
 
 
 def test_no_loader(server):
-    assert post(server, "root", "/update_weights", {"path": "x"})[0] == 501
+    assert post(server, "root", "/update_weights", {"path": "x"})[0] == 400
 
 
 def test_ready_while_weights_load():

@@ -11,6 +11,7 @@ import time
 
 import httpx
 import pytest
+
 from real_model import packaged
 
 KVIST = [sys.executable, "-c", "from kvist.cli.entry import run; run()"]

@@ -280,3 +280,18 @@ def test_a_user_with_too_much_inside_is_told_the_numbers_and_others_are_not_touc
         assert refused
         assert all(r.status_code == 429 and "Retry-After" in r.headers and "4 are allowed" in r.text for r in refused)
         server.books()
+
+
+def test_f014_same_tokens_with_other_extras_never_meet():
+    """What a prompt's cache depends on beside its tokens is part of its name, all 128 bits and more of it."""
+    prompt, digests = (
+        words(100, 4),
+        ["00" * 15 + f"{i:02x}" for i in range(4)] + [f"{i:02x}" + "00" * 15 for i in range(1, 4)],
+    )
+    with running(served()) as server:
+        for extras in [*([d] for d in digests), digests[:2], digests[1::-1], None]:
+            assert cached(good(ask(server.url, prompt, 2, cache_extras=extras))[1]) == 0
+        assert cached(good(ask(server.url, prompt, 2, cache_extras=digests[:2]))[1]) == 99
+        for bad in (["ab"], ["zz" * 16], ["0" * 33], "00" * 16):
+            assert ask(server.url, prompt, 2, cache_extras=bad).status_code == 400
+        server.books()

@@ -46,7 +46,12 @@ async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    what = f"{where or 'the body'}: {first['msg']}"
+    if first["type"] == "json_invalid":
+        what, where = f"the body is no JSON: {first['ctx']['error']} (at character {where})", ""
+    elif first["loc"] == ("body",):
+        what = "a JSON object is needed as the body (Content-Type: application/json)"
+    else:
+        what = f"{where}: {first['msg']}"
     return refuse(Refusal(400, "invalid_request", what, param=where or None), request.url.path)
 
 
@@ -55,7 +60,10 @@ async def _http(request: Request, error: Exception) -> Response:
     if isinstance(error, Unfit):
         return refuse(error.refusal, request.url.path)
     codes = {404: "not_found", 405: "method_not_allowed"}
-    refusal = Refusal(error.status_code, codes.get(error.status_code, "invalid_request"), str(error.detail))
+    detail = str(error.detail)
+    if error.status_code == 400 and "parsing the body" in detail:
+        detail = "the body cannot be read: it must be JSON in UTF-8, nested no deeper than a few hundred levels"
+    refusal = Refusal(error.status_code, codes.get(error.status_code, "invalid_request"), detail)
     refusal.headers.update(error.headers or {})
     return refuse(refusal, request.url.path)
 

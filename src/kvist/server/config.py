@@ -17,12 +17,12 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 class ServeConfig:
     """All limits of the server.
 
-    A tenant may have ``max_queue`` requests waiting or running; one that would wait more than about ``max_wait_s`` is
-    refused too. A body is at most ``max_body_bytes``. A client that does not read for ``write_timeout_s`` is cut off;
-    one that takes longer than ``read_timeout_s`` to send its request as well. ``drain_s``: how long running answers
-    may still take after SIGTERM. ``max_output_tokens`` is the bound of an answer whose request names none (None: up to
-    the context). ``keep_answers``: conversations go on with the token ids that were generated; ``append_only``: also
-    where the template would now render them differently.
+    A tenant may have ``max_queue`` answers waiting, running or not read yet; one that would wait more than about
+    ``max_wait_s`` is refused too. A body is at most ``max_body_bytes``. A client that does not read for
+    ``write_timeout_s`` is cut off; one that takes longer than ``read_timeout_s`` to send its request as well.
+    ``drain_s``: how long running answers may still take after SIGTERM. ``max_output_tokens`` is the bound of an answer
+    whose request names none (None: up to the context). ``keep_answers``: conversations go on with the token ids that
+    were generated; ``append_only``: also where the template would now render them differently.
     """
 
     host: str = "127.0.0.1"
@@ -31,7 +31,7 @@ class ServeConfig:
     tenants: Tenants = field(default_factory=Tenants)
     max_queue: int = 256
     max_wait_s: float = 600.0
-    max_body_bytes: int = 16 * MIB
+    max_body_bytes: int = 4 * MIB
     max_connections: int = 4096
     write_timeout_s: float = 60.0
     read_timeout_s: float = 30.0

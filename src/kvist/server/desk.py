@@ -46,4 +46,4 @@ def check_admin(request: Request) -> None:
     """Raises ``Refusal`` (403) for those who may not change what others see."""
     if not tenant_of(request).admin:
         what = "this needs the admin key"
-        raise Refusal(403, "not_admin", what, remedy="start the server with --admin-api-key, and send that one")
+        raise Refusal(403, "not_admin", what, remedy="start the server with --admin-api-key, and send that key")

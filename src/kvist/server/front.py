@@ -22,7 +22,7 @@ class Front:
         self,
         load: Callable[[], Awaitable[ASGIApp]],
         on_failure: Callable[[BaseException], None],
-        on_stop: Callable[[], None],
+        on_stop: Callable[[], Awaitable[None]],
     ) -> None:
         self.progress = 0.0
         self._load = load
@@ -48,7 +48,7 @@ class Front:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._task.cancel()
-        self._on_stop()
+        await self._on_stop()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _open(self) -> None:

@@ -31,13 +31,18 @@ class Bill:
 class Live:
     """Deltas of all samples in the order in which they came. Owner: the handler that reads it.
 
-    Iterate it once, to the end; or ``close`` it, and the engine stops working on it. What was not read yet is bounded
-    by the request's own ``max_tokens``.
+    Read it once, to the end; or ``close`` it, and the engine stops working on it. What was not read yet is bounded by
+    the request's own ``max_tokens``, and the request counts as inside until it was read or closed.
     """
 
-    def __init__(self, ticket: int, job: Job, close: Callable[[int], None]) -> None:
+    def __init__(
+        self, ticket: int, job: Job, *, writes: bool, close: Callable[[int], None], release: Callable[[Live], None]
+    ) -> None:
+        """``writes``: what it computes stays in the cache. ``close`` aborts; ``release`` is called once, at the end."""
         self.ticket = ticket
         self.job = job
+        self._writes = writes
+        self._release: Callable[[Live], None] | None = release
         self.finishes: dict[int, Finish] = {}
         self.cached_tokens: int | None = None
         """Of the prompt, from the cache; None until the first token came."""
@@ -69,9 +74,10 @@ class Live:
     async def batch(self) -> list[Delta]:
         """Everything that is there, waiting for something; empty when it is over. Raises the engine's refusal."""
         while not self._ready:
-            if self._error is not None:
-                raise self._error
             if self.done or self._closed:
+                self._let_go()
+                if self._error is not None:
+                    raise self._error
                 return []
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -91,6 +97,13 @@ class Live:
             self._ready.clear()
             if not self.done:
                 self._close(self.ticket)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing of it is left on this side."""
+        if self._release is not None and (self.done or self._closed):
+            release, self._release = self._release, None
+            release(self)
 
     def bill(self) -> Bill:
         """The costs so far: complete when ``done``."""
@@ -98,11 +111,12 @@ class Live:
         prompt = len(self.job.prompt)
         first = self.finishes.get(0)
         cached = first.usage.cached_tokens if first else 0
+        computed = max((u.computed_tokens for u in usages), default=0)
         return Bill(
             prompt_tokens=prompt,
             completion_tokens=sum(u.output_tokens for u in usages),
             cached_tokens=cached,
-            cache_write_tokens=prompt - cached if self.job.reuse else 0,
+            cache_write_tokens=max(0, min(prompt, computed) - cached) if self._writes else 0,
             preemptions=sum(u.preemptions for u in usages),
             recomputed_tokens=sum(u.recomputed_tokens for u in usages),
         )

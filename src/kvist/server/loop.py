@@ -21,6 +21,7 @@ from kvist.errors import KvistError, StateError
 from kvist.ids import SeqId
 from kvist.sched.request import Request
 from kvist.server.job import Delta, Finish
+from kvist.server.refuse import busy
 from kvist.server.served import Served
 
 T = TypeVar("T")
@@ -30,10 +31,14 @@ Parcel = tuple[int, Delta | KvistError]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request, the ticket under which its answer goes out, and how its text is cut."""
+    """A request, the ticket under which its answer goes out, and how its text is cut.
+
+    ``served`` is what its prompt was made for.
+    """
 
     ticket: int
     request: Request
+    served: Served
     stop: tuple[str, ...] = ()
     show_special: bool = False
 
@@ -79,6 +84,8 @@ class EngineLoop:
         self._tickets: dict[SeqId, int] = {}
         self._out: list[Parcel] = []
         self._stopping = False
+        self._swap: _Call | None = None
+        self._held: list[Work] = []
         self._thread = threading.Thread(target=self._run, name="kvist-engine", daemon=True)
 
     @property
@@ -110,7 +117,10 @@ class EngineLoop:
         return answer
 
     def swap(self, load: Callable[[], Served]) -> Future[Served]:
-        """Serve something else. What runs ends first, on what it began with; what comes later waits for ``load``."""
+        """Serve something else. What runs ends first, on what it began with; what comes later waits for ``load``.
+
+        Meanwhile requests can be aborted and looked at as always. A second swap before the first was done replaces it.
+        """
         answer: Future[Served] = Future()
         self._orders.put(_Call(lambda: self._replace(load()), answer, when_idle=True))
         return answer
@@ -131,32 +141,62 @@ class EngineLoop:
                 self._obey()
                 if not self._served.engine.idle:
                     self._step()
+                elif self._swap is not None and not self._stopping:
+                    self._change(self._swap)
                 self._send()
         except BaseException as error:  # a bug of ours: nobody may wait for ever because of it
             self._on_death(error)
+        finally:
+            self._turn_away()
 
     def _obey(self) -> None:
         """Carry out the orders that came; wait for one when there is nothing to do."""
         while True:
+            busy = self._out or self._swap is not None or not self._served.engine.idle
             try:
-                order = self._orders.get(block=self._served.engine.idle and not self._out)
+                order = self._orders.get(block=not busy)
             except queue.Empty:
                 return
             if isinstance(order, Work):
-                self._add(order)
+                self._held.append(order) if self._swap is not None else self._add(order)
             elif isinstance(order, _Abort):
                 self._abort(order.ticket)
+            elif isinstance(order, _Call) and order.when_idle:
+                self._swap = order
             elif isinstance(order, _Call):
-                self._do(order)
-            else:
+                _answer(order)
+            elif isinstance(order, _Stop):
                 self._stopping = True
-                for ticket in list(self._open):
+                for ticket in [*self._open, *(work.ticket for work in self._held)]:
                     self._abort(ticket)
                 return
+
+    def _turn_away(self) -> None:
+        """Nobody works any more: what is still in the queue must not wait for ever."""
+        if self._swap is not None:
+            self._orders.put(self._swap)
+        while not self._orders.empty():
+            order = self._orders.get()
+            if isinstance(order, Work):
+                self._out.append((order.ticket, _stopped()))
+            elif isinstance(order, _Call) and order.answer.set_running_or_notify_cancel():
+                order.answer.set_exception(_stopped())
+        self._send()
+
+    def _change(self, order: _Call) -> None:
+        """Serve something else, then those who waited for it."""
+        self._swap = None
+        _answer(order)
+        held, self._held = self._held, []
+        for work in held:
+            self._add(work)
 
     def _add(self, work: Work) -> None:
         engine, request = self._served.engine, work.request
         try:
+            if not self._served.reads_like(work.served):
+                what = "the weights were changed while the request waited, and its prompt was made for the old ones"
+                raise busy(what, retry_after_s=1, status=503, code="weights_changed")
             seqs = engine.add(request)
         except KvistError as error:
             self._out.append((work.ticket, error))
@@ -175,17 +215,9 @@ class EngineLoop:
             for seq in list(self._open[ticket].seqs):
                 for event in self._served.engine.abort(seq):
                     self._write(event)
-
-    def _do(self, order: _Call) -> None:
-        while order.when_idle and not self._served.engine.idle:
-            self._step()
-            self._send()
-        if not order.answer.set_running_or_notify_cancel():
-            return  # nobody waits for it any more
-        try:
-            order.answer.set_result(order.run())
-        except Exception as error:
-            order.answer.set_exception(error)
+        elif any(work.ticket == ticket for work in self._held):
+            self._held = [work for work in self._held if work.ticket != ticket]
+            self._out.append((ticket, _stopped()))
 
     def _replace(self, served: Served) -> Served:
         self._served = served
@@ -213,7 +245,7 @@ class EngineLoop:
         text, stopped = self._text(event, writing)
         if stopped and event.finish_reason is None:
             ended = self._served.engine.finish(event.seq, "stop", len(writing.token_ids))
-            final = ended[0]
+            final = ended[0] if ended else event
         else:
             final = event
         finish = None
@@ -251,3 +283,16 @@ class EngineLoop:
             stop = writing.token_ids[-1]
         timeline = self._served.engine.timeline(event.seq)
         return Finish("stop" if stopped else event.finish_reason, event.usage, timeline, stop, event.error)
+
+
+def _answer(order: _Call) -> None:
+    if not order.answer.set_running_or_notify_cancel():
+        return  # nobody waits for it any more
+    try:
+        order.answer.set_result(order.run())
+    except Exception as error:
+        order.answer.set_exception(error)
+
+
+def _stopped() -> KvistError:
+    return busy("the engine has stopped", retry_after_s=5, status=503, code="not_ready")

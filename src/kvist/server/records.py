@@ -80,12 +80,6 @@ class Records:
             del self._ended[next(iter(self._ended))]
         return record
 
-    def find(self, asked: str, tenant: str) -> Record | None:
-        """A tenant's own request, by our id or (the newest) by the name its client gave it."""
-        everyone = [*reversed(self._live.values()), *reversed(self._ended.values())]
-        mine = (r for r in everyone if r.tenant == tenant)
-        return next((r for r in mine if asked in (r.id, r.name)), None)
-
     def live(self) -> tuple[Record, ...]:
         """Those inside now, oldest first."""
         return tuple(self._live.values())

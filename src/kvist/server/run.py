@@ -50,6 +50,8 @@ class Host:
         self.config = config
         self.service: Service | None = None
         self.failure: BaseException | None = None
+        self.cut = 0
+        """Answers that had not ended when the time to drain was over."""
         self._load = load
         self._now = now
         self._loader = loader
@@ -123,13 +125,14 @@ class Host:
         self.failure = error
         self._server.should_exit = True
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
         if self.service is not None:
-            self.service.stop()
+            await self.service.stop()
 
     async def _drain(self) -> None:
         if self.service is not None:
-            await self.service.drain(self.config.drain_s)
+            self.cut = await self.service.drain(self.config.drain_s)
+            await self.service.stop()
 
 
 class _Server(uvicorn.Server):

@@ -64,10 +64,24 @@ class Served:
     facts: Mapping[str, Any] = field(default_factory=dict)
     config: EngineConfig = field(default_factory=EngineConfig)
 
+    def reads_like(self, other: Served) -> bool:
+        """True when a prompt made for ``other`` is one for this: same ids for the same text, same template."""
+        mine, its = self.template, other.template
+        return (
+            self.tokenizer.digest() == other.tokenizer.digest()
+            and self.vocab == other.vocab
+            and (mine and mine.source) == (its and its.source)
+        )
+
     @property
     def context_tokens(self) -> int:
         """Longest sequence, prompt and answer together."""
         return self.engine.scheduler.limits.context_tokens
+
+    @property
+    def why_no_grammars(self) -> str:
+        """Why answers cannot be constrained, when ``grammars`` is None."""
+        return str(self.facts.get("no_grammars", "llguidance is not installed (pip install 'kvist[server]')"))
 
     @property
     def vocab(self) -> int:

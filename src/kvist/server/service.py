@@ -7,6 +7,7 @@ tenant are inside, and an answer holds at most its own tokens.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,6 +26,7 @@ from kvist.server.records import Records
 from kvist.server.refuse import Refusal, busy
 from kvist.server.served import Loader, Served
 
+log = logging.getLogger("kvist.server")
 T = TypeVar("T")
 PRIORITY_LIMIT = 1_000_000
 
@@ -51,7 +53,7 @@ class Service:
         self._live: dict[int, Live] = {}
         self._inside: Counter[str] = Counter()
         self._tickets = 0
-        self._pressure = Pressure()
+        self._pressure = Pressure(dict(config.tenants.weights))
         self._engine_loop = EngineLoop(served, self._from_engine, self._from_grave)
 
     @property
@@ -74,12 +76,14 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._engine_loop.start()
 
-    def stop(self) -> None:
-        """End the engine's thread; what is open ends with ``abort``."""
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """End the engine's thread after its step; what is open ends with ``abort``."""
         self.draining = True
+        until = self._now() + timeout_s
         if self._engine_loop.alive:
             self._engine_loop.stop()
-            self._engine_loop.join(5.0)
+        while (self._engine_loop.alive or self._live) and self._now() < until:
+            await asyncio.sleep(0.01)
 
     async def drain(self, timeout_s: float) -> int:
         """Take nothing new and wait for what is open; says how many had not ended after ``timeout_s``."""
@@ -97,15 +101,15 @@ class Service:
         limit = self.served.engine.scheduler.limits.limit_tokens(request)
         self._admit(job)
         ticket = self._tickets
-        live = Live(ticket, job, self._closed)
+        writes = job.reuse and self.served.engine.scheduler.cache.reuse
+        live = Live(ticket, job, writes=writes, close=self._closed, release=self._released)
         self._live[ticket] = live
-        self._inside[job.tenant.name] += 1
-        self._pressure.enter(ticket, len(job.prompt), limit - len(job.prompt))
+        self._inside[job.tenant.name] += job.n
+        self._pressure.enter(ticket, job.tenant.name, len(job.prompt), limit - len(job.prompt), job.n)
         record = self.records.open(ticket, job, self._now())
         self.counts["accepted"] += 1
-        for observer in self.observers:
-            observer.opened(record)
-        self._engine_loop.submit(Work(ticket, request, job.stop, job.show_special))
+        self._tell(lambda observer: observer.opened(record))
+        self._engine_loop.submit(Work(ticket, request, self.served, job.stop, job.show_special))
         return live
 
     def _request(self, job: Job) -> Request:
@@ -116,6 +120,9 @@ class Service:
         for token in job.prompt:
             if not 0 <= token < served.vocab:
                 raise BadValue("prompt", token, f"token ids in [0, {served.vocab})")
+        for token in job.stop_ids:
+            if not 0 <= token < served.vocab:
+                raise BadValue("stop_token_ids", token, f"token ids in [0, {served.vocab})")
         for token, bias in job.sampling.logit_bias:
             if token >= served.vocab:
                 raise BadValue("logit_bias", (token, bias), f"token ids below the vocabulary size {served.vocab}")
@@ -143,13 +150,15 @@ class Service:
         if self.draining or self._loop is None:
             what = "the server is shutting down" if self.draining else "the server is starting"
             raise busy(what, retry_after_s=5, status=503, code="not_ready")
-        config, wait_s = self.config, self._pressure.wait_s
-        inside = self._inside[job.tenant.name]
-        if inside >= config.max_queue:
-            what = f"{inside} requests of {job.tenant.name} are waiting or running, {config.max_queue} are allowed"
+        name, most = job.tenant.name, self.config.max_queue
+        if job.n > most:
+            raise BadValue("n", job.n, f"at most {most}: a tenant may have no more answers inside")
+        config, wait_s, inside = self.config, self._pressure.wait_s(name), self._inside[name]
+        if inside + job.n > most:
+            what = f"{inside} answers of {name} are waiting, running or not read yet, and {most} are allowed"
             raise busy(what, retry_after_s=wait_s / max(1, inside), code="queue_full")
         if wait_s > config.max_wait_s:
-            what = f"about {wait_s:.0f} s of work are waiting, more than the {config.max_wait_s:g} s allowed"
+            what = f"about {wait_s:.0f} s of {name}'s work are waiting, and {config.max_wait_s:g} s are allowed"
             raise busy(what, retry_after_s=wait_s - config.max_wait_s, status=503, code="overloaded")
 
     def _closed(self, ticket: int) -> None:
@@ -200,21 +209,32 @@ class Service:
             live.push(parcel)
             self._pressure.note(ticket, parcel, now)
             record = self.records.note(ticket, parcel, now)
-            for observer in self.observers:
-                observer.gained(record, parcel, now)
+            self._tell(lambda o, r=record, p=parcel: o.gained(r, p, now))  # type: ignore[misc]
             if live.done:
                 self._end(ticket, live)
 
     def _end(self, ticket: int, live: Live) -> None:
+        """The engine is done with it; its place is free when it was read, too."""
         del self._live[ticket]
-        name = live.job.tenant.name
-        self._inside[name] -= 1
-        if not self._inside[name]:
-            del self._inside[name]
         self._pressure.leave(ticket)
         record = self.records.close(ticket, live)
+        self._tell(lambda observer: observer.ended(record, live))
+
+    def _released(self, live: Live) -> None:
+        name = live.job.tenant.name
+        self._inside[name] -= live.job.n
+        if not self._inside[name]:
+            del self._inside[name]
+
+    def _tell(self, what: Callable[[Observer], None]) -> None:
+        """Tell the observers. What one of them does wrong is its own affair: answers go on."""
         for observer in self.observers:
-            observer.ended(record, live)
+            try:
+                what(observer)
+            except Exception:
+                self.counts["observer_failures"] += 1
+                if self.counts["observer_failures"] == 1:
+                    log.exception("an observer failed")
 
     def _die(self, error: BaseException) -> None:
         self.dead = error

@@ -52,6 +52,11 @@ class Tokenizer:
         self._first_only = _first_only(backend.pre_tokenizer)
         self._lock = threading.Lock()
 
+    @cached_property
+    def twin(self) -> Tokenizer:
+        """The same tokenizer with a lock of its own: long texts go there, so that short ones need not wait for them."""
+        return Tokenizer(type(self._backend).from_str(self._backend.to_str()), self._vocabulary)
+
     @property
     def vocab_size(self) -> int:
         """Ids are in ``[0, vocab_size)``. A model's logits may be wider: those ids have no text."""

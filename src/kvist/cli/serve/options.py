@@ -18,16 +18,35 @@ def read_list(value: object) -> tuple[str, ...]:
     return tuple(v.strip() for text in listed for v in text.split(",") if v.strip())
 
 
+def read_keys(value: object) -> tuple[str, ...]:
+    """As ``read_list``, but an empty key (a variable that was not set) is no key. Raises ``ValueError``."""
+    keys = read_list(value)
+    if not keys or (isinstance(value, list | tuple) and not all(value)):
+        raise ValueError
+    return keys
+
+
+def read_order(value: object) -> str:
+    """A name; ``priority``, which others have, is what every order does. Raises ``ValueError``."""
+    name = read_text(value)
+    return "fcfs" if name == "priority" else name
+
+
 _ROWS: Final = (
     ("host", read_text, "an address", "address to listen on (default 127.0.0.1: this machine only)"),
     ("port", read_int, "a port", "port to listen on (default 8000; 0: any free one)"),
     ("served_model_name", read_list, "names", "names clients may ask for, separated by commas"),
-    ("api_key", read_list, "KEY, NAME:KEY or NAME:KEY:WEIGHT", "a key clients must send (repeatable, one per tenant)"),
+    ("api_key", read_keys, "KEY, NAME:KEY or NAME:KEY:WEIGHT", "a key clients must send (repeatable, one per tenant)"),
     ("admin_api_key", read_text, "a key", "the key that may reset the cache and load weights"),
     ("isolate", read_bool, "true or false", "each API key sees its own part of the cache only (default on)"),
-    ("max_queue", read_int, "a whole number", "most requests of a tenant inside, waiting or running (default 256)"),
+    (
+        "max_queue",
+        read_int,
+        "a whole number",
+        "most answers of a tenant inside, waiting, running or not read (default 256)",
+    ),
     ("max_wait", read_seconds, "seconds", "refuse when more work than this is waiting (default 600s)"),
-    ("max_body", read_bytes, "a size such as 16MiB", "largest request body (default 16MiB)"),
+    ("max_body", read_bytes, "a size such as 16MiB", "largest request body (default 4MiB)"),
     ("max_connections", read_int, "a whole number", "most connections at a time (default 4096)"),
     ("max_output_tokens", read_int, "a whole number", "longest answer to a request that names no limit"),
     ("read_timeout", read_seconds, "seconds", "longest time a request may take to come (default 30s)"),
@@ -71,7 +90,13 @@ ALIASES: Final = {
 
 PANEL: Final = "Server"
 _NAMES_OF: Final = {ours: [a for a, o in ALIASES.items() if o == ours] for ours in ALIASES.values()}
-_METAVAR: Final[dict[Any, str]] = {read_int: "INT", read_bytes: "SIZE", read_seconds: "TIME", read_list: "TEXT"}
+_METAVAR: Final[dict[Any, str]] = {
+    read_int: "INT",
+    read_bytes: "SIZE",
+    read_seconds: "TIME",
+    read_list: "TEXT",
+    read_keys: "TEXT",
+}
 
 
 def flags_of(name: str) -> list[str]:

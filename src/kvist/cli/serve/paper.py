@@ -53,5 +53,10 @@ def paper_served(settings: Settings, template: str | None) -> Served:
     )
     engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens)
     given = ChatTemplate(template) if template is not None else found
-    facts = {"dtype": "paper", "kernels": ["paper"], "weights_bytes": 0}
+    facts = {
+        "dtype": "paper",
+        "kernels": ["paper"],
+        "weights_bytes": 0,
+        "no_grammars": "a model on paper follows no grammar",
+    }
     return Served(engine, tokenizer, given, spec, layout, str(path), int(time.time()), facts=facts, config=config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.options import EVERY, Settings, merge, settings_of
-from kvist.cli.serve.options import SERVE
+from kvist.cli.serve.options import SERVE, read_order
 from kvist.config import Given
 from kvist.errors import BadValue, UsageError
 
@@ -49,12 +49,27 @@ def serve(params: Mapping[str, Any]) -> int:
         settings,
         engine=replace(settings.engine, sched=replace(settings.engine.sched, weights=config.tenants.weights)),
     )
+    _check(settings)
     try:
         return _run(settings, config, values)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("fastapi", "uvicorn", "starlette", "prometheus_client"):
             raise UsageError(f"{error.name} is not installed", remedy="pip install 'kvist[server]'") from error
         raise
+
+
+def _check(settings: Settings) -> None:
+    """What would be refused after a minute of loading is refused now. Raises ``KvistError``."""
+    from kvist.sched.order.registry import load
+    from kvist.sched.pace import read_slo
+    from kvist.spec.format import KVFormat
+    from kvist.spec.read import locate
+
+    load(settings.engine.sched.order)
+    read_slo(settings.engine.sched.itl_slo)
+    KVFormat.parse(settings.engine.cache.format)
+    if settings.model is not None:
+        locate(Path(settings.model))
 
 
 def _merged(params: Mapping[str, Any]) -> dict[str, Given]:
@@ -64,6 +79,9 @@ def _merged(params: Mapping[str, Any]) -> dict[str, Given]:
             raise UsageError("two models were named", remedy="name one: kvist serve MODEL")
         given["model"] = given["served"]
     merged = merge(given, EVERY)
+    if "order" in merged:
+        value, source, rank = merged["order"]
+        merged["order"] = (read_order(value), source, rank)
     for name, value in DEFAULTS.items():
         merged.setdefault(name, (value, "kvist serve", -1))
     return merged

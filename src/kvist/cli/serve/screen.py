@@ -55,6 +55,4 @@ def _users(config: ServeConfig) -> str:
 
 def stopped(host: Host) -> None:
     """At the end."""
-    service = host.service
-    cut = service.open if service is not None else 0
-    say(f"stopped{f'; {cut} answers were cut' if cut else ''}")
+    say(f"stopped{f'; {host.cut} answers were cut' if host.cut else ''}")

@@ -27,8 +27,7 @@ async def grammar_of(ask: Generation, served: Served) -> str | None:
     name, make = found[0]
     grammars = served.grammars
     if grammars is None:
-        what = "nothing: answers cannot be constrained here, llguidance is not installed"
-        raise BadValue(name, "...", what, remedy="pip install 'kvist[server]'")
+        raise BadValue(name, "...", f"no constraint: {served.why_no_grammars}")
     return await asyncio.to_thread(make, grammars)
 
 

@@ -55,6 +55,10 @@ Stops = Annotated[
 
 StopIds = Annotated[list[TokenId], Field(max_length=128)]
 LogitBias = Annotated[dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Number], Field(max_length=MOST_BIASES)]
+Digest = Annotated[str, Field(pattern=r"^(?:[0-9a-fA-F]{2}){16,64}$")]
+Digests = Annotated[list[Digest], Field(max_length=16)]
+"""In hex, 128 bits or more each."""
+
 Salt = Annotated[str, Field(min_length=1, max_length=256)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
 """What a function or a schema is called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,7 +21,7 @@ def router(desk: Desk) -> APIRouter:
             "object": "model",
             "created": served.created_unix_s,
             "owned_by": "kvist",
-            "root": served.path,
+            "root": PurePath(served.path).name,
             "max_model_len": served.context_tokens,
         }
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvist.errors import BadValue
+from kvist.server.length import refuse_hopeless
 from kvist.server.openai.fields import MOST_SAMPLES
 from kvist.server.openai.schema import CompletionRequest
 from kvist.server.served import Served
 from kvist.text.stream import Detokenizer
+from kvist.text.tokenizer import Tokenizer
 
 LONG_CHARS: Final = 20_000
 """Texts longer than this are tokenised on a worker thread, so that other answers go on."""
+
+MOST_CUT_CHARS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,14 @@ async def prompts_of(ask: CompletionRequest, served: Served) -> list[Prompt]:
     if len(texts_or_ids) > most:
         raise BadValue("prompt", len(texts_or_ids), f"at most {most} prompts of {ask.n or 1} samples each")
     if sum(len(each) for each in texts_or_ids) > LONG_CHARS:
-        return await asyncio.to_thread(_read_all, texts_or_ids, ask, served)
-    return _read_all(texts_or_ids, ask, served)
+        return await asyncio.to_thread(_read_all, texts_or_ids, ask, served, served.tokenizer.twin)
+    return _read_all(texts_or_ids, ask, served, served.tokenizer)
 
 
-def encode_text(served: Served, text: str, *, add_special: bool | None, parse_special: bool | None) -> list[int]:
+def encode_text(tokenizer: Tokenizer, text: str, *, add_special: bool | None, parse_special: bool | None) -> list[int]:
     """Ids of a raw prompt, which is all the caller's own: control tokens written in it count unless he says no."""
     add_bos = False if add_special is False else None
-    return served.tokenizer.encode(text, allow_special=parse_special is not False, add_bos=add_bos)
+    return tokenizer.encode(text, allow_special=parse_special is not False, add_bos=add_bos)
 
 
 def _split(prompt: Any) -> list[str | list[int]]:
@@ -64,14 +68,20 @@ def _ids(items: list[Any]) -> list[int]:
     return ids
 
 
-def _read_all(given: list[str | list[int]], ask: CompletionRequest, served: Served) -> list[Prompt]:
-    return [_cut(_read(each, ask, served), ask, served) for each in given]
+def _read_all(
+    given: list[str | list[int]], ask: CompletionRequest, served: Served, tokenizer: Tokenizer
+) -> list[Prompt]:
+    return [_cut(_read(each, ask, served, tokenizer), ask, served) for each in given]
 
 
-def _read(given: str | list[int], ask: CompletionRequest, served: Served) -> Prompt:
+def _read(given: str | list[int], ask: CompletionRequest, served: Served, tokenizer: Tokenizer) -> Prompt:
     if isinstance(given, str):
+        if ask.truncate_prompt_tokens is None:
+            refuse_hopeless(tokenizer, [given], served.context_tokens)
+        elif len(given) > MOST_CUT_CHARS:
+            raise BadValue("prompt", f"{len(given)} characters", f"at most {MOST_CUT_CHARS} to be truncated")
         add, parse = ask.add_special_tokens, ask.parse_special
-        ids = encode_text(served, given, add_special=add, parse_special=parse)
+        ids = encode_text(tokenizer, given, add_special=add, parse_special=parse)
         if not ids:
             raise BadValue("prompt", given[:40], "text that makes at least one token")
         return Prompt(tuple(ids), given)

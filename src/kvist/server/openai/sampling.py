@@ -47,6 +47,7 @@ def job_of(ask: Generation, request: Request, *, max_tokens: int | None, logprob
         ignore_eos=bool(ask.ignore_eos),
         priority=ask.priority or 0,
         salt=ask.cache_salt or "",
+        extras=tuple(map(bytes.fromhex, ask.cache_extras or ())),
         reuse=ask.cache_prompt is not False,
         tenant=tenant_of(request),
         name=name_of(request),

@@ -11,6 +11,7 @@ from kvist.server.openai.fields import (
     Choices,
     CountOrLess,
     CountOrZero,
+    Digests,
     GrammarText,
     LogitBias,
     Name,
@@ -94,6 +95,9 @@ class Generation(Strict):
     return_token_ids: bool | None = None
     priority: Priority | None = Field(None, description="Lower runs first.")
     cache_salt: Salt | None = Field(None, description="A part of the cache of its own.")
+    cache_extras: Digests | None = Field(
+        None, description="Digests (hex) of what the prompt's cache depends on beside its tokens, such as media."
+    )
     cache_prompt: bool | None = Field(None, description="false: take nothing from the cache and leave nothing in it.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

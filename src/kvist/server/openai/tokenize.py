@@ -14,7 +14,7 @@ from kvist.server.desk import Desk, tenant_of
 from kvist.server.job import Job
 from kvist.server.openai.chat_schema import TokenizeRequest
 from kvist.server.openai.logprobs import token_name
-from kvist.server.openai.prompts import LONG_CHARS, encode_text
+from kvist.server.openai.prompts import LONG_CHARS, MOST_CUT_CHARS, encode_text
 from kvist.server.openai.schema import DetokenizeRequest
 from kvist.server.openai.talk import ask_of
 from kvist.server.openai.unknown import ignored
@@ -60,6 +60,9 @@ async def _ids(desk: Desk, ask: TokenizeRequest, job: Job) -> list[int]:
         return list((await desk.chats.encode(talk)).ids)
     assert ask.prompt is not None
     how = {"add_special": ask.add_special_tokens, "parse_special": ask.parse_special}
+    if len(ask.prompt) > MOST_CUT_CHARS:
+        raise BadValue("prompt", f"{len(ask.prompt)} characters", f"at most {MOST_CUT_CHARS} characters")
+    tokenizer = desk.service.served.tokenizer
     if len(ask.prompt) > LONG_CHARS:
-        return await asyncio.to_thread(encode_text, desk.service.served, ask.prompt, **how)
-    return encode_text(desk.service.served, ask.prompt, **how)
+        return await asyncio.to_thread(encode_text, tokenizer.twin, ask.prompt, **how)
+    return encode_text(tokenizer, ask.prompt, **how)
