@@ -135,10 +135,14 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A sequence whose own numbers made no sense (NaN, a grammar with no way on): it ends, the others go on."""
+    """A sequence whose own numbers made no sense (NaN, a grammar with no way on): it ends, the others go on.
+
+    ``of_request``: what was asked cannot be done (the grammar), so that nobody but the caller can mend it.
+    """
 
     seq: SeqId
     error: str
+    of_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)

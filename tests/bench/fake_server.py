@@ -32,6 +32,8 @@ class Ways:
     refuses: tuple[str, ...] = ()
     tells_ids: bool = True
     per_event: int = 1
+    together: bool = False
+    """Whether all events of an answer are sent at once."""
     prefill_s_per_token: float = 0.0
     overhead_s: float = 0.0
     token_s: float = 0.0
@@ -196,7 +198,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def event(self, payload: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        self.chunk(b"data: " + data + self.ways.newline * 2)
+        if self.ways.together:
+            self.held = getattr(self, "held", b"") + b"data: " + data + self.ways.newline * 2
+        else:
+            self.chunk(b"data: " + data + self.ways.newline * 2)
 
     def stream(self, body: dict[str, Any], ids: list[int], out: list[int], cached: int, fault: str) -> None:
         ways, chat = self.ways, "messages" in body
@@ -223,6 +228,9 @@ class Handler(BaseHTTPRequestHandler):
             self.event({"choices": [], "usage": usage})
         if ways.done_line:
             self.event(b"[DONE]")
+        if ways.together:
+            self.chunk(self.held)
+            self.held = b""
         self.chunk(b"")
 
     def go_wrong(self, fault: str) -> None:

@@ -72,13 +72,20 @@ def test_json_is_all_there_is_and_fits_its_schema(tmp_path):
 def test_pictures_and_saved_runs(tmp_path, suffix, magic):
     pytest.importorskip("matplotlib")
     picture, saved = tmp_path / f"p.{suffix}", tmp_path / "run.json"
-    with FakeServer(faults={4: "busy"}) as server:
-        turns = ("--workload", "multi-turn", "--clients", "2", "--rounds", "3", "--scale", "0.1")
+    with FakeServer(faults={0: "busy"}) as server:
+        turns = ("--workload", "multi-turn", "--clients", "2", "--rounds", "3", "--scale", "0.1", "--calibrate", "0")
         code, out, err = kvist("serve", "--url", server.url, *turns, "--plot", picture, "--save", saved)
     assert code == 1, err
     assert "by turn" in out and "http_503" in out and "draining" in out
     assert picture.read_bytes().startswith(magic)
     assert len(json.loads(saved.read_text())["details"]) == 4
+
+
+def test_a_failed_calibration_is_shown():
+    with FakeServer(faults={1: "busy"}) as server:
+        code, out, err = kvist("serve", "--url", server.url, *QUICK[:-1], "2", "--warmup", "1")
+    assert code == 1 and "6 ok, 0 failed" in out and "1 warm-up, 2 (1 failed) calibration" in out
+    assert "note: 1 of 2 calibration requests failed, the first with http_503: draining" in err
 
 
 def test_two_runs_are_compared(tmp_path):

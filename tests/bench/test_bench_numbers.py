@@ -1,22 +1,13 @@
-"""Times, percentiles, promises, hits: against numbers made by hand."""
+"""Times, percentiles, promises: against numbers made by hand."""
 
 import pytest
+from bench_records import record
 
-from kvist.bench import infer
-from kvist.bench.record import Record, Timeline
+from kvist.bench.record import Timeline
 from kvist.bench.slo import Slo
 from kvist.bench.spread import Spread
 from kvist.bench.wire import Piece
 from kvist.errors import BadValue
-
-
-def record(prompt=100, ttft=1.0, **more):
-    fields = {
-        "name": "r", "turn": 0, "role": "", "due_s": 0.0, "sent_s": 0.0, "ttft_s": ttft, "tpot_s": 0.1, "e2e_s": 2.0,
-        "itl_s": (0.1, 0.1), "prompt_tokens": prompt, "output_tokens": 3, "cached_tokens": None,
-        "asked_output_tokens": 3, "optimum_tokens": 0, "events": 3, "usage_reported": True, "finish_reason": "length",
-    }  # fmt: skip
-    return Record(**{**fields, **more})
 
 
 def test_a_timeline():
@@ -78,54 +69,3 @@ def test_promises():
 def test_promises_that_are_none(text):
     with pytest.raises(BadValue, match="slo"):
         Slo.parse(text)
-
-
-def line(n):
-    return 0.05 + 0.001 * n
-
-
-def test_hits_seen_from_outside():
-    cold = [record(n, line(n)) for n in (100, 200, 300, 400)]
-    warm = record(400, line(100), optimum_tokens=300)
-    fit = infer.fit([*cold, warm], [])
-    assert fit.usable and fit.source == "cold prompts of the run"
-    assert fit.seconds_per_token == pytest.approx(0.001) and fit.overhead_s == pytest.approx(0.05)
-    assert fit.cached_tokens(warm) == pytest.approx(300)
-    assert fit.cached_tokens(cold[0]) == pytest.approx(0)
-    assert fit.cached_tokens(record(400, 0.001)) == 400
-    assert fit.cached_tokens(record(400, 9.0)) == 0
-
-
-def test_one_stray_measurement_does_not_bend_the_line():
-    cold = [record(n, line(n)) for n in range(100, 1100, 100)] + [record(500, 30.0)]
-    assert infer.fit(cold, []).seconds_per_token == pytest.approx(0.001)
-
-
-def test_prompts_that_the_server_calls_cached_are_not_cold():
-    liars = [record(n, 0.05, cached_tokens=n - 1) for n in (150, 250, 350, 450)]
-    cold = [record(n, line(n)) for n in (100, 200, 300, 400)]
-    assert infer.fit([*cold, *liars], []).seconds_per_token == pytest.approx(0.001)
-
-
-def test_equal_lengths_need_the_calibration():
-    run = [record(400, line(400)) for _ in range(5)]
-    assert "same length" in infer.fit(run, []).why
-    alone = [record(n, line(n)) for n in (100, 200, 300, 400)]
-    fit = infer.fit(run, alone)
-    assert fit.usable and fit.source == "prompts sent alone before the run"
-
-
-def test_waiting_hides_hits_and_is_told():
-    alone = [record(n, line(n)) for n in (100, 200, 300, 400)]
-    fit = infer.fit([record(400, 5 * line(400)) for _ in range(5)], alone)
-    assert not fit.usable and "waiting" in fit.why
-
-
-@pytest.mark.parametrize("times,why", [((0.4, 0.3, 0.2, 0.1), "does not grow"), ((0.1, 0.9, 0.1, 0.91), "scatters")])
-def test_lines_that_are_none(times, why):
-    cold = [record(n, t) for n, t in zip((100, 110, 190, 200), times, strict=True)]
-    assert why in infer.fit(cold, []).why
-
-
-def test_nothing_measured_infers_nothing():
-    assert not infer.fit([], []).usable

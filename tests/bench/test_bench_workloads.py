@@ -12,8 +12,9 @@ from kvist.bench.drive import poisson_times
 from kvist.bench.optimum import Known, common_bytes
 from kvist.bench.record import Answer
 from kvist.bench.tokens import WORDS, Writer
-from kvist.bench.trace_file import read
+from kvist.bench.trace_file import digest, read
 from kvist.bench.workload import registry
+from kvist.bench.workload.base import recipe
 from kvist.errors import BadValue, UsageError
 
 MOONCAKE = Path("/work/shared/data/traces/mooncake-fast25-conversation/conversation_trace.jsonl.gz")
@@ -69,6 +70,27 @@ def test_a_seed_decides_every_byte(name, trace):
     other = prompts(loaded(name, trace), seed=1)
     longest = max(common_bytes(p.key, q.key) for p in first for q in other)
     assert longest <= 4 * 2, "another seed shares a token by chance, not a prefix"
+
+
+def test_a_recipe_is_a_name_and_sizes(trace):
+    def of(name, **knobs):
+        return recipe(registry.load(name, knobs))
+
+    assert of("prefix-repetition") == of("prefix-repetition", order="grouped") != of("prefix-repetition", groups=9)
+    assert of("multi-turn") == of("multi-turn", think_s=3.0) != of("multi-turn", prefix_tokens=255)
+    assert of("random") != of("random", range_ratio=0.1)
+    assert of("trace", trace=trace) == of("trace", trace="/other", speedup=2.0) != of("trace", trace=trace, prompts=1)
+    sizes = {"groups": 2, "prompts": 2, "prefix_tokens": 9, "suffix_tokens": 9, "output_tokens": 2}
+    assert of("prefix-repetition", **sizes) != of("generated-shared-prefix", **sizes)
+
+
+def test_a_trace_is_known_by_its_content(trace, tmp_path):
+    packed, other = tmp_path / "same.jsonl.gz", tmp_path / "other.jsonl"
+    packed.write_bytes(gzip.compress(Path(trace).read_bytes()))
+    other.write_text("".join(json.dumps({**r, "output_length": 9}) + "\n" for r in ROWS))
+    assert digest(str(packed)) == digest(trace) != digest(str(other))
+    one, two, three = (prompts(registry.load("trace", {"trace": str(f)}))[0].key for f in (trace, packed, other))
+    assert one == two and common_bytes(one, three) <= 4
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -146,12 +168,13 @@ def test_an_agent_grows_and_its_subagents_are_cold():
     workload = registry.load("agent", {"rounds": 3, "subagents": 2, "subagent_tokens": 30}, 0.1)
     found = asks(workload)
     assert [a.role for a in found] == ["main", "sub", "sub"] * 3 + ["final"]
+    assert [a.turn for a in found] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
     known = Known()
     for ask, p in zip(found, prompts(workload, alphabet=tuple(range(100_000))), strict=True):
         hit = known.sent(p.key) // 4
         if ask.role == "sub":
             assert hit == 0 and 15 <= p.exact_tokens <= 30
-        elif ask.turn:
+        elif ask.turn > 1:
             assert hit == p.exact_tokens - workload.suffix_tokens - 3
 
 

@@ -9,6 +9,7 @@ from cache_paper import FULL, Desk, layout_of, window
 
 from kvist.cache.evict import registry
 from kvist.cache.evict.base import NodeFacts, Priority
+from kvist.cache.evict.lru import Lru
 from kvist.cache.queue import BURIED, LEAF
 from kvist.cache.tenancy import Tenancy
 from kvist.errors import BadValue, PoolFull
@@ -18,7 +19,7 @@ ONE = layout_of((4, FULL))
 
 class Facts:
     def __init__(self, last_use: int) -> None:
-        self.start, self.end, self.last_use, self.hits, self.serial = 0, 4, last_use, 0, 1
+        self.start, self.end, self.last_use, self.gap, self.hits, self.serial = 0, 4, last_use, 3, 0, 1
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -37,7 +38,7 @@ def test_shelf(name: str) -> None:
 
 
 def test_unknown_policy_is_named() -> None:
-    with pytest.raises(BadValue, match="evict='mru' is not allowed: expected one of lru"):
+    with pytest.raises(BadValue, match="evict='mru' is not allowed: expected one of lru, interval"):
         registry.load("mru")
 
 
@@ -51,7 +52,7 @@ def test_lru_order() -> None:
 
 
 def test_another_policy_decides() -> None:
-    class Deep:
+    class Deep(Lru):
         name = "deep"
 
         def priority(self, node: NodeFacts) -> Priority:

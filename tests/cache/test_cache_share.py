@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from cache_paper import FULL, Desk, layout_of, window
 
@@ -186,3 +188,49 @@ def test_floor_arithmetic() -> None:
     assert shares.join("a") is a and a.holders == 2
     shares.quit(a), shares.quit(a)
     assert set(shares.by_tenant) == {"b"} and isinstance(b, Share)
+
+
+def test_available_for_spares_the_floors_of_others() -> None:
+    """100 blocks. Alone: all that is available. Else less what others have cached within their floors."""
+    desk = Desk(ONE, 100)
+    cache = desk.cache
+    assert cache.available_for("a") == cache.available_blocks == 100
+    desk.serve(list(range(160)), tenant="a", salt=b"a")
+    assert cache.available_for("a") == cache.available_blocks == 100
+    assert cache.available_for("b") == 60, "a has 40 cached, its floor is 50 beside b"
+    desk.serve(list(range(240)), tenant="b", salt=b"b")
+    assert (cache.free_blocks, cache.available_for("a"), cache.available_for("b")) == (0, 50, 60)
+    assert cache.available_for("c") == 100 - 34 - 34, "a third of the pool each, rounded up"
+    seq = desk.start(list(range(121)), tenant="b", salt=b"b")
+    assert cache.live_blocks == 30 and cache.available_blocks == 70
+    assert cache.available_for("a") == 70 - 20, "30 of b's floor of 50 are held: 20 of its 30 cached are safe"
+    desk.finish(seq, publish=False)
+
+
+def test_available_for_by_weight_and_never_below_nothing() -> None:
+    desk = Desk(ONE, 40, weights={"a": 3.0})
+    cache = desk.cache
+    desk.serve(list(range(160)), tenant="a", salt=b"a")
+    assert cache.available_for("b") == 10 and cache.available_for("a") == 40
+    seq = desk.start(list(range(160)), limit=160, tenant="a", salt=b"a")
+    assert cache.available_blocks == cache.available_for("b") == cache.available_for("a") == 0
+    desk.finish(seq, publish=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_available_for_a_tenant_spares_the_others(seed: int) -> None:
+    """Random loads: taking exactly that much leaves every other tenant what its floor covered."""
+    rng = random.Random(seed)
+    desk = Desk(ONE, 60, weights={"b": 2.0})
+    for i in range(60):
+        tenant = rng.choice("abc")
+        desk.serve([1000 * i + j for j in range(rng.randint(1, 60))], tenant=tenant, salt=tenant.encode())
+        asker = rng.choice("abcd")
+        most, before = desk.cache.available_for(asker), desk.cache.tenants()
+        assert 0 <= most <= desk.cache.available_blocks
+        seq = desk.start([7], limit=0, reuse=False, tenant=asker)
+        desk.cache.extend(seq, 4 * most)
+        after = desk.cache.tenants()
+        for name, told in after.items():
+            assert name == asker or told.used_blocks >= min(before[name].used_blocks, int(told.floor_blocks)), name
+        desk.finish(seq, publish=False)

@@ -115,6 +115,7 @@ def test_f032_two_thousand_short_requests_leave_nothing_behind(reuse):
     assert set(ends) == {"refused", "end token", "stop", "length", "abort"} and min(ends.values()) > 20
     assert sum(ends.values()) == sent == 2000
     assert (p.engine.scheduler.counters.cached_tokens > 0) == reuse
+    p.engine.step()
     assert len(p.engine.ended()) == 1024
 
 
@@ -159,9 +160,29 @@ def test_only_the_newest_timelines_are_kept():
     p.engine._history = 3
     seqs = [p.engine.add(ask(f"r{i}", words(5, i), 2))[0] for i in range(6)]
     drive(p)
+    p.engine.step()
     assert len(p.engine.ended()) == 3
     with pytest.raises(KeyError):
         p.engine.timeline(seqs[0])
+
+
+@pytest.mark.parametrize("end", ["done", "failed", "cut"])
+def test_all_that_ended_in_one_step_can_be_asked_for(end):
+    """More than the history: none is forgotten before somebody could ask, whatever else he does with the events."""
+    p = paper(budget=256)
+    p.engine._history = 3
+    log = recorded(p)
+    log.fail_at = {1} if end == "failed" else set()
+    requests = [ask(f"r{i}", words(5, i), 1 if end == "done" else 4) for i in range(12)]
+    seqs = [p.engine.add(request)[0] for request in requests]
+    events = p.engine.step()
+    if end == "cut":
+        events = [e for seq in seqs for e in p.engine.finish(seq, "stop", 1)]
+    assert {e.seq for e in events if e.finish_reason} == set(seqs)
+    assert [p.engine.timeline(seq).request for seq in seqs] == [r.id for r in requests]
+    p.engine.add(ask("next", words(5), 1))
+    assert len(p.engine.ended()) == 3, "and then they are"
+    drive(p)
 
 
 def test_run_yields_events_until_idle():

@@ -175,3 +175,22 @@ def test_the_heir_of_an_aborted_sample_does_not_count_the_prompt_again():
     out.note(p.engine.abort(seqs[0]))
     drive(p, outcome=out)
     assert p.engine.scheduler.counters.prompt_tokens == 3 * B + 5
+
+
+def test_samples_that_wait_hold_no_prompts():
+    """128 samples of a long prompt in the queue hold it once; each has its own when it draws or queues."""
+    p = paper(budget=64, blocks=100)
+    request = ask("r", words(70), 3, n=128, sampling=DRAWN)
+    seqs = p.engine.add(request)
+    scheduler = p.engine.scheduler
+    live = [scheduler.sequence(s) for s in seqs]
+    assert sum(len(s.tokens) for s in live) == 70 and all(s.output_tokens == 0 for s in live)
+    out = Outcome()
+    out.note(p.engine.abort(seqs[5]) + p.engine.finish(seqs[6], "stop", 0))
+    assert out.usage("r", 5).output_tokens == out.usage("r", 6).output_tokens == out.last["r", 5].index == 0
+    out.note(p.engine.step() + p.engine.abort(seqs[0]))
+    heirs = [s for s in live if s.tokens and s.finish_reason is None]
+    assert heirs == [live[1]] and live[1].tokens == list(request.prompt)
+    drive(p, outcome=out)
+    assert all(len(out.tokens["r", i]) == 3 for i in range(128) if i not in (0, 5, 6))
+    same_as_alone("full", out, [ask("r", request.prompt, 3, n=5, sampling=DRAWN)])

@@ -74,6 +74,17 @@ def test_samples_have_the_prompt_when_the_first_has_it():
     assert [line.matched is None for line in lines] == [False, True, True]
 
 
+def test_samples_were_admitted_when_the_first_was():
+    """The seconds in the queue hold no seconds of computing."""
+    p = paper(blocks=100, budget=2 * B, cost=SLOW)
+    seqs = p.engine.add(ask("r", words(9 * B), 3, n=3))
+    p.clock.advance(0.001)
+    drive(p)
+    lines = [p.engine.timeline(s) for s in seqs]
+    assert len({line.admitted_s for line in lines}) == 1
+    assert 0 < lines[1].queue_s == lines[0].queue_s < lines[1].ttft_s / 2
+
+
 def test_those_who_wait_are_counted_by_what_they_wait_for():
     p = paper(blocks=12, budget=64 * B, sequences=3)
     prompt = words(5 * B, 1)

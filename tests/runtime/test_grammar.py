@@ -10,8 +10,7 @@ pytest.importorskip("tokenizers")
 
 from tiny_words import EOS, FIRST, ids, spelled  # noqa: E402
 
-from kvist.errors import BadValue, StateError  # noqa: E402
-from kvist.runtime import grammar as grammar_module  # noqa: E402
+from kvist.errors import BadValue, UsageError  # noqa: E402
 from kvist.runtime.grammar import Grammars  # noqa: E402
 from kvist.runtime.grammar_words import Vocabulary, Words  # noqa: E402
 
@@ -86,23 +85,16 @@ def test_text_that_cannot_be_spelled():
         Grammars(spelled([b"</s>", b"a"]), 2).check('start: "b"')
     matcher = Grammars(spelled([b"</s>", b"a"]), 2).matcher('start: "ab"')
     matcher.advance(1)
-    with pytest.raises(StateError, match="grammar"):
+    with pytest.raises(UsageError, match="grammar"):
         matcher.allowed()
 
 
 def test_a_forbidden_token_is_told_at_the_next_draw(grammars):
     matcher = grammars.matcher(grammars.regex("ab"))
     matcher.advance(FIRST + ord("z"))
-    with pytest.raises(StateError, match="cannot be followed"):
+    with pytest.raises(UsageError, match="cannot be followed"):
         matcher.allowed()
     assert not matcher.complete
-
-
-def test_a_mask_that_takes_too_long_ends_its_sequence(grammars, monkeypatch):
-    matcher = grammars.matcher(grammars.regex("ab"))
-    monkeypatch.setattr(grammar_module, "MOST_MASK_S", -1.0)
-    with pytest.raises(StateError, match="one token"):
-        matcher.allowed()
 
 
 # --- how forced text is spelled -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tiny_engine import VOCAB, B, Options, ask, parts, run, words  # noqa: E402
 from tiny_words import EOS, FIRST, text_of  # noqa: E402
 
 from kvist.config import CacheConfig, EngineConfig, SchedConfig  # noqa: E402
-from kvist.errors import BadValue, StateError  # noqa: E402
+from kvist.errors import BadValue, UsageError  # noqa: E402
 from kvist.runtime.build import BuildOptions, build_engine  # noqa: E402
 from kvist.runtime.sampler import SamplerState, adjusted, draw, sample_rows, uniform  # noqa: E402
 from kvist.runtime.store import Store  # noqa: E402
@@ -105,7 +105,7 @@ def test_min_tokens_keep_an_open_grammar_going_and_fail_a_closed_one(grammars):
     closed = start(grammars, "start: /[0-9]/", temperature=0.0, min_tokens=3)
     closed.record(DIGITS[0])
     got = sample_rows(np.concatenate([row, row]), [closed, going], [1, 3])
-    assert isinstance(got[0], StateError) and "min_tokens=3" in str(got[0]) and got[1][0] == EOS
+    assert isinstance(got[0], UsageError) and "min_tokens=3" in str(got[0]) and got[1][0] == EOS
 
 
 def test_a_bad_grammar_fails_its_row_only(grammars):

@@ -12,9 +12,9 @@ pytest.importorskip("tokenizers")
 
 from tiny_words import EOS, FIRST, ids, spelled  # noqa: E402
 
-from kvist.errors import BadValue, StateError  # noqa: E402
+from kvist.errors import BadValue  # noqa: E402
 from kvist.runtime import grammar_trial  # noqa: E402
-from kvist.runtime.grammar import KEPT, Grammars  # noqa: E402
+from kvist.runtime.grammar import Grammars  # noqa: E402
 from kvist.spec.sampling import Sampling  # noqa: E402
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -90,42 +90,6 @@ def test_a_grammar_that_compiles_for_ever(grammars, monkeypatch):
     with pytest.raises(BadValue, match="more than 0.5 s"):
         grammars.check(grammars.json_schema({"type": "integer", "multipleOf": 9999999}))
     grammars.check('start: "still here"')
-
-
-def test_a_helper_that_was_killed_is_started_again(grammars):
-    grammars.check('start: "before"')
-    grammars._ready()[1]._process.kill()
-    grammars.check('start: "after"')
-
-
-def test_the_system_killing_the_helper_is_not_the_grammars_fault(grammars, monkeypatch):
-    real, killed = grammar_trial._ask, []
-
-    def ask(process, grammar, limit_s):
-        if not killed:
-            killed.append(process)
-            process.kill()
-        return real(process, grammar, limit_s)
-
-    grammars.check('start: "started"')
-    monkeypatch.setattr(grammar_trial, "_ask", ask)
-    grammars.check('start: "tried twice"')
-    assert killed and grammars._ready()[1]._process is not killed[0]
-
-
-def test_no_helper_can_be_started(tokenizer, monkeypatch):
-    made = Grammars(tokenizer, 131)
-    monkeypatch.setattr(grammar_trial.sys, "executable", "/nowhere/python")
-    with pytest.raises(StateError, match="process"):
-        made.check('start: "a"')
-
-
-def test_the_helper_goes_with_its_owner(tokenizer):
-    made = Grammars(tokenizer, 131)
-    made.check('start: "a"')
-    process = made._ready()[1]._process
-    del made
-    assert process.poll() is not None
 
 
 class Panic(BaseException):
@@ -229,14 +193,6 @@ def test_two_hundred_mangled_schemas(grammars):
         else:
             assert grammars.matcher(text).allowed().any()
     assert 100 < refused < 200
-
-
-def test_more_grammars_than_are_kept(grammars):
-    texts = [f'start: "w{i}"' for i in range(KEPT + 5)]
-    matchers = [grammars.matcher(t) for t in texts]
-    assert len(grammars._compiled) == KEPT
-    assert all(ids(m.allowed()) == [FIRST + ord("w")] for m in matchers)
-    assert ids(grammars.matcher(texts[0]).allowed()) == [FIRST + ord("w")]
 
 
 def test_checks_from_several_threads_beside_sampling(grammars):

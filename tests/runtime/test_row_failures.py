@@ -1,5 +1,6 @@
 """A sequence whose numbers make no sense ends alone: all others' tokens and log-probabilities stay bit for bit."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ pytest.importorskip("transformers")
 from tiny_engine import ask, engine, run, words  # noqa: E402
 
 from kvist.errors import StateError  # noqa: E402
+from kvist.runtime import sampler  # noqa: E402
 from kvist.runtime.sampler import SamplerState, sample_rows  # noqa: E402
 from kvist.spec.sampling import Sampling  # noqa: E402
 from kvist.step import NewSequence, StepResult, from_plain, to_plain  # noqa: E402
@@ -49,6 +51,91 @@ def test_a_grammar_without_a_library_fails_its_row():
     rows = np.zeros((2, 50), np.float32)
     got = sample_rows(rows, states([{"temperature": 0.0, "grammar": 'start: "a"'}, {"temperature": 0.0}]), [0, 0])
     assert "kvist[server]" in str(got[0]) and got[1] == (0, None)
+
+
+BEYOND = (300, 301, 2_000_000_000)
+"""Ids past logits 300 wide."""
+
+
+@pytest.mark.parametrize("stop_ids", [BEYOND, (7, *BEYOND)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_stop_ids_past_the_vocabulary_bar_nothing(stop_ids, temperature):
+    rows = np.random.default_rng(2).normal(size=(1, 300)).astype(np.float32)
+    rows[0, 7] = 20.0
+    knobs = [{"temperature": temperature, "min_tokens": 3, "seed": 5}]
+    got = sample_rows(rows, states(knobs, stop_ids), [1])
+    assert got == sample_rows(rows, states(knobs, tuple(t for t in stop_ids if t < 300)), [1])
+    assert (got[0][0] == 7) == (7 not in stop_ids)
+
+
+def test_biases_past_the_vocabulary_move_nothing():
+    rows = np.random.default_rng(3).normal(size=(1, 300)).astype(np.float32)
+    biased = [{"temperature": 0.0, "logit_bias": tuple((t, 100.0) for t in BEYOND)}]
+    assert sample_rows(rows, states(biased), [1]) == sample_rows(rows, states([{"temperature": 0.0}]), [1])
+
+
+class Broken:
+    """A grammar whose library raises at the call it is told to."""
+
+    def __init__(self, where, error):
+        self.where, self.error = where, error
+
+    def allowed(self):
+        if self.where == "mask":
+            raise self.error
+        return np.ones(300, dtype=bool)
+
+    def advance(self, token):
+        if self.where == "record":
+            raise self.error
+
+
+FAULTS = {
+    "adjust": {"seen": {4_000}, "knobs": {"repetition_penalty": 1.3}},
+    "count": {"output_counts": {5_000: 1}, "knobs": {"presence_penalty": 0.5}},
+    "mask": {"matcher": Broken("mask", RuntimeError("no more")), "knobs": {"grammar": 'start: "a"'}},
+    "draw": {"sampling": None, "knobs": {}},
+    "score": {"knobs": {"temperature": 0.0}},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_goes_wrong_in_a_row_stays_there(fault, monkeypatch):
+    rows = np.random.default_rng(1).normal(size=(len(KNOBS) + 1, 300)).astype(np.float32)
+    want = sample_rows(rows[:-1], states(), [2] * len(KNOBS))
+    how = FAULTS[fault]
+    [bad] = states([how["knobs"]])
+    bad.trouble = None
+    for name, value in how.items():
+        if name != "knobs":
+            setattr(bad, name, value)
+    if fault == "score":
+        real = sampler.logprob_of
+        bad.sampling = Sampling(temperature=0.0, logprobs=7)
+        monkeypatch.setattr(sampler, "logprob_of", lambda row, t, n: 1 / 0 if n == 7 else real(row, t, n))
+    got = sample_rows(rows, [*states(), bad], [2] * (len(KNOBS) + 1))
+    assert got[:-1] == want
+    names = {"mask": "RuntimeError: no more;", "draw": "AttributeError: ", "score": "ZeroDivisionError: "}
+    assert isinstance(got[-1], StateError)
+    assert str(got[-1]).startswith(names.get(fault, "IndexError: ")) and str(got[-1]).endswith(
+        "report this: it is a bug"
+    )
+
+
+def test_failed_asserts_are_for_all_to_see():
+    [bad] = states([{"grammar": 'start: "a"'}])
+    bad.trouble, bad.matcher = None, Broken("mask", AssertionError("ours"))
+    with pytest.raises(AssertionError, match="ours"):
+        sample_rows(np.zeros((1, 300), np.float32), [bad], [0])
+
+
+def test_a_library_that_breaks_when_the_sequence_starts():
+    def matcher(grammar):
+        raise OSError("too many open files")
+
+    new = NewSequence(0, (4, 5), Sampling(grammar='start: "a"'), (1,))
+    got = sample_rows(np.zeros((1, 300), np.float32), [SamplerState.start(new, SimpleNamespace(matcher=matcher))], [0])
+    assert str(got[0]) == "OSError: too many open files; report this: it is a bug"
 
 
 def recorded(requests):
@@ -131,3 +218,62 @@ def test_a_failed_sequence_draws_nothing_even_where_it_could():
     eng.executor.execute = lambda plan: results.append(execute(plan)) or results[-1]
     run(eng, [ask("r", words(20), 2, prompt_logprobs=0), ask("s", words(9), 1)])
     assert [f.seq for f in results[0].failed] == [0] and [s.seq for s in results[0].sampled] == [1]
+
+
+def spied(eng):
+    """The results of its steps, as they come."""
+    results = []
+    execute = eng.executor.execute
+    eng.executor.execute = lambda plan: results.append(execute(plan)) or results[-1]
+    return results
+
+
+def test_a_stop_id_past_the_vocabulary_ends_nobodys_answer():
+    """It arrives beside a long answer, whose tokens stay the same, and is itself answered."""
+    long = ask("long", words(9), 12)
+    alone = run(engine("llama"), [long])
+    strange = replace(ask("strange", words(5), 4, sampling=Sampling(min_tokens=2)), stop_ids=(1, 2_000_000_000))
+    eng = engine("llama")
+    results = spied(eng)
+    together = run(eng, [long, strange])
+    assert not any(r.failed for r in results)
+    assert {k: together[k] for k in alone} == alone
+    assert len(together["strange", 0].tokens) > 0
+
+
+def only_failure(results):
+    """The one sequence that failed, and why."""
+    failed = {f.seq: f.error for r in results for f in r.failed}
+    assert len(failed) == 1
+    return next(iter(failed.items()))
+
+
+@pytest.mark.parametrize("prompt_logprobs", [None, 1])
+def test_one_sequence_fails_alone_inside_the_engine(prompt_logprobs, monkeypatch):
+    """Noting a drawn token, or scoring a prompt, goes wrong for the second of three sequences."""
+    requests = [ask(f"r{i}", words(9 + i, seed=i), 6, prompt_logprobs=prompt_logprobs) for i in range(3)]
+    want = run(engine("llama"), requests)
+    eng = engine("llama")
+    results = spied(eng)
+    if prompt_logprobs is None:
+        real = SamplerState.record
+
+        def record(state, token):
+            if len(state.prompt) == 10:
+                raise KeyError("lost")
+            real(state, token)
+
+        monkeypatch.setattr(SamplerState, "record", record)
+    else:
+        score = eng.executor._score_prompt
+
+        def scored(index, chunk, *rest):
+            if chunk.seq == 1:
+                raise KeyError("lost")
+            return score(index, chunk, *rest)
+
+        eng.executor._score_prompt = scored
+    got = run(eng, requests)
+    assert only_failure(results) == (1, "KeyError: 'lost'; report this: it is a bug")
+    assert not any(s.seq == 1 for r in results for s in r.sampled if r.failed)
+    assert {k: v for k, v in got.items() if k[0] != "r1"} == {k: v for k, v in want.items() if k[0] != "r1"}

@@ -72,14 +72,6 @@ def test_f112_the_large_one_starts_within_the_bound_under_a_stream_of_small_ones
     assert len(out.tokens["large", 0]) == 4
 
 
-def test_higher_priority_first_across_tenants():
-    p, log = bench(max_sequences=1)
-    names = [p.engine.add(ask(f"r{i}", words(20, i), 2, priority=i % 3, tenant=f"t{i % 2}"))[0] for i in range(9)]
-    drive(p)
-    steps = first_steps(log)
-    assert sorted(names, key=steps.get) == [2, 5, 8, 1, 4, 7, 0, 3, 6]
-
-
 @pytest.mark.parametrize("weights,shares", [((), (1, 1)), ((("a", 3.0),), (3, 1))])
 def test_tenants_are_served_by_weight_whoever_sends_more(weights, shares):
     p, _ = bench(blocks=400, budget=64, max_sequences=4, weights=weights)

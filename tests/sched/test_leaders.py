@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from kvist.sched.leaders import common_prefix
-from paperwork import LAYOUTS, B, Outcome, ask, drive, paper, recorded, same_as_alone, words
+from kvist.sched.leaders import LEADER_PLANS, common_prefix
+from paperwork import CONTEXT, LAYOUTS, B, Outcome, ask, drive, paper, recorded, same_as_alone, words
 
 
 def counters(p):
@@ -122,6 +122,79 @@ def test_what_is_cached_already_is_not_waited_for():
     drive(p, ask("a", (*stem, *words(9 * B, 1)), 2), ask("b", (*stem, *words(3, 2)), 2))
     assert {c.seq for c in log.plans[0].chunks} == {1, 2}
     assert counters(p).led_admissions == 0
+
+
+def starved_leader(priority, tenant, n_stream=400):
+    """A leader that always stands last for the budget; steps until its follower was admitted, and the bench."""
+    p = paper(blocks=4000, budget=4 * B, check=False)
+    stem = words(120 * B, 1)
+    p.engine.add(ask("leader", (*stem, *words(5, 2)), 4, priority=-1))
+    p.engine.step()
+    (follower,) = p.engine.add(ask("follower", (*stem, *words(5, 3)), 4, priority=priority, tenant=tenant))
+    for i in range(n_stream):
+        if p.engine.timeline(follower).admitted_s is not None:
+            return i, p
+        for k in range(2):
+            p.engine.add(ask(f"s{i}.{k}", words(2 * B + 1, 100 + 2 * i + k), 2, priority=0, tenant=""))
+        p.engine.step()
+    return n_stream, p
+
+
+@pytest.mark.parametrize("priority,tenant", [(5, ""), (0, "other"), (-3, "other")])
+def test_nobody_waits_for_a_less_important_one(priority, tenant):
+    """Its tenant's requests of priority 0 leave the leader next to nothing; the follower stands before it."""
+    steps, p = starved_leader(priority, tenant)
+    assert steps <= 3 and counters(p).led_tokens <= 8 * B
+    assert list(p.engine.run())
+
+
+def test_a_leader_that_does_not_get_on_is_given_up():
+    p = paper(blocks=4000, budget=4 * B, check=False)
+    stem = words(120 * B, 1)
+    for i in range(14):
+        p.engine.add(ask(f"before{i}", words(30 * B, 20 + i), 4))
+    (leader,) = p.engine.add(ask("leader", stem, 4))
+    while p.engine.timeline(leader).admitted_s is None:
+        p.engine.step()
+    (follower,) = p.engine.add(ask("follower", stem, 4, tenant="other"))
+    steps = 0
+    while p.engine.timeline(follower).admitted_s is None:
+        p.engine.step()
+        steps += 1
+    assert LEADER_PLANS <= steps <= LEADER_PLANS + 8
+    assert p.engine.scheduler.sequence(leader).computed < 20 * B
+    assert list(p.engine.run())
+
+
+def test_a_leader_that_gets_on_by_little_is_waited_for():
+    p = paper(blocks=400, budget=B, context_tokens=CONTEXT)
+    prompt = words(100 * B + 3)
+    drive(p, ask("a", prompt, 2), ask("b", prompt, 2), audit=50)
+    assert counters(p).led_admissions == 1 and counters(p).computed_tokens < len(prompt) + 3 * B
+
+
+def test_a_leader_that_just_ended_holds_nobody():
+    p = paper(blocks=200, budget=4 * B)
+    prompt = words(40 * B)
+    (a,) = p.engine.add(ask("a", prompt, 2))
+    p.engine.step()
+    p.engine.add(ask("b", prompt, 2))
+    fill = p.engine.scheduler._fill
+    fill._look()
+    assert list(fill._chooser.candidates()) == []
+    p.engine.abort(a)
+    assert [s.request.id for s in fill._chooser.candidates()] == ["b"]
+    drive(p)
+
+
+def test_when_nobody_may_start_nothing_is_planned():
+    p = paper()
+    p.engine.add(ask("a", words(40), 2))
+    chooser = p.engine.scheduler._fill._chooser
+    chooser.candidates, candidates = lambda: iter(()), chooser.candidates
+    assert p.engine.scheduler.plan() is None
+    chooser.candidates = candidates
+    drive(p)
 
 
 @pytest.mark.parametrize("seed", range(40))

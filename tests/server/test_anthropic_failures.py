@@ -35,7 +35,7 @@ def answers(parcels, kept):
 
     for kind in ("messages", "responses"):
         job = Job((1, 2, 3), max_tokens=10)
-        live = Live(0, job, lambda ticket: None)
+        live = Live(0, job, writes=True, close=lambda ticket: None, release=lambda live: None)
         for parcel in parcels:
             live.push(parcel)
         reader = Reader(Conversation(live, ChatAsk((), job), Forgetful(), None), one_call=False)

@@ -48,6 +48,11 @@ class Known:
         self._keys.insert(at, key)
         return shared
 
+    def shared_with_others(self, key: bytes) -> int:
+        """Bytes of ``key``, which was sent, that are a prefix of anything else known by now."""
+        self.withdrawn(key)
+        return self.sent(key)
+
     def answered(self, key: bytes, whole: bytes) -> None:
         """A prompt that was sent turns out to go on as ``whole`` (which begins with it)."""
         self.withdrawn(key)

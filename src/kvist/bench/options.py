@@ -37,7 +37,7 @@ class BenchOptions:
     rate: float | None = None
     max_concurrency: int | None = None
     warmup: int = 0
-    calibrate: int = 4
+    calibrate: int = 8
     flush: bool = False
     slo: str | None = None
     temperature: float = 0.0

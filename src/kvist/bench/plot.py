@@ -57,13 +57,16 @@ def _distribution(axes: Any, report: Report) -> None:
 
 
 def _by_turn(axes: Any, report: Report) -> None:
-    turns = [t.turn + 1 for t in report.turns]
-    for name, colour, values in (
-        ("reported", "#3b6fb6", [t.reported_rate for t in report.turns]),
-        ("inferred", "#a05195", [t.inferred_rate for t in report.turns]),
-        ("optimum", "black", [t.optimum_rate for t in report.turns]),
+    from matplotlib.ticker import MaxNLocator
+
+    turns = [t.turn for t in report.turns]
+    for name, colour, style, values in (
+        ("reported", "#3b6fb6", "o-", [t.reported_rate for t in report.turns]),
+        ("inferred", "#a05195", "o-", [t.inferred_rate for t in report.turns]),
+        ("optimum", "black", ".--", [t.optimum_rate for t in report.turns]),
     ):
         if any(v is not None for v in values):
-            axes.plot(turns, [float("nan") if v is None else v for v in values], "o-", color=colour, label=name)
+            axes.plot(turns, [float("nan") if v is None else v for v in values], style, color=colour, label=name)
     axes.set(xlabel="turn", ylabel="share of prompt tokens", ylim=(-0.02, 1.02), title="Cache hits by turn")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize="small")

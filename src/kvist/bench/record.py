@@ -24,7 +24,9 @@ class Record:
     """Times in seconds; ``sent_s`` and ``due_s`` from the start of the measurement. Counts are the server's ``usage``.
 
     ``error`` is a kind of failure ("" for none). ``itl_s`` holds every gap between two events that carried tokens.
-    ``optimum_tokens``: prompt tokens that were a prefix of something sent or answered before.
+    ``turn`` counts from 1. ``optimum_tokens``: prompt tokens that were a prefix of something sent or answered before;
+    ``knowable_tokens``: of anything that the run sent before this one ended, siblings in flight included. ``alone``: no
+    other request of the run was in flight from when it was sent until its first token.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Record:
     cached_tokens: int | None
     asked_output_tokens: int
     optimum_tokens: int
+    knowable_tokens: int
+    alone: bool
     events: int
     usage_reported: bool
     finish_reason: str
@@ -63,7 +67,7 @@ class Record:
         return max(0.0, self.sent_s - self.due_s)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Timeline:
     """The clock of a request in flight; times are absolute seconds of one clock."""
 
@@ -79,6 +83,7 @@ class Timeline:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str = ""
+    alone: bool = True
 
     def take(self, piece: Piece, now_s: float) -> None:
         """One event of the stream."""

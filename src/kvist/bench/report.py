@@ -83,10 +83,15 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Hits judged by TTFT. ``rate`` is None and ``why`` says why where nothing can be inferred."""
+    """Hits judged by TTFT, of the ``requests`` that were alone until their first token (others show waiting, too).
+
+    ``reported_rate`` is of the same requests. ``rate`` is None and ``why`` says why where nothing can be inferred.
+    """
 
     tokens: float | None
     rate: float | None
+    requests: int
+    reported_rate: float | None
     seconds_per_prompt_token: float | None
     overhead_s: float | None
     error_tokens: float | None
@@ -108,7 +113,7 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Answered requests that were the ``turn``-th of their script (sub-agents left out)."""
+    """Answered requests that were the ``turn``-th (from 1) of their script (sub-agents left out)."""
 
     turn: int
     requests: int
@@ -156,10 +161,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """130 when interrupted, 1 when a request failed or was not sent, else 0."""
+        """130 when interrupted, 1 when a request failed (warm-up and calibration too) or was not sent, else 0."""
         if self.interrupted:
             return 130
-        return 1 if self.requests.failed or self.requests.not_sent else 0
+        failed = self.requests.failed + self.warmup.failed + self.calibration.failed
+        return 1 if failed or self.requests.not_sent else 0
 
     def to_json(self, *, details: bool = False) -> dict[str, Any]:
         """Plain JSON; every request with ``details``."""

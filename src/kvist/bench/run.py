@@ -15,7 +15,7 @@ from kvist.bench.drive import Gate, closed_loop, open_loop, poisson_times
 from kvist.bench.options import BenchOptions
 from kvist.bench.record import Record
 from kvist.bench.report import ClientLoad, Report
-from kvist.bench.workload.base import Ask, Part, Script, Workload, once
+from kvist.bench.workload.base import Ask, Part, Script, Workload, once, recipe
 from kvist.errors import KvistError
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class _Bench:
             scripts = workload.scripts(options.seed)
             await wait_ready(client, options.wait_s)
             self.target = await find_target(client, options, needs_answers=workload.needs_answers)
+            if options.flush:
+                await flush(client)
             await self._calibrate(client)
             await self._warm_up(client)
             if options.flush:
@@ -91,18 +93,20 @@ class _Bench:
 
         assert self.target is not None
         keep = self.workload.needs_answers
+        seed = f"{recipe(self.workload)}/{seed}"
         return Sender(client, self.target, seed, gate, temperature=self.options.temperature, keep_answers=keep)
 
     async def _calibrate(self, client: Client) -> None:
-        """Cold prompts of growing length, alone, so that time can be told from length."""
+        """Cold prompts alone, each length twice, so that time can be told from length and chance from both."""
         self.tell(0, self.options.calibrate, "calibration")
         count, longest = self.options.calibrate, self.workload.longest_prompt_tokens
         gate = Gate()
         sender = self._sender(client, f"calibrate/{self.options.seed}", gate)
         self.calibration = sender.records
         scripts = []
+        lengths = (count + 1) // 2
         for i in range(count):
-            length = max(1, longest * (i + 1) // count)
+            length = max(1, longest * (i % lengths + 1) // lengths)
             scripts.append(Script(f"k{i}", 1, once(Ask(f"k{i}", (Part("user", f"cold/{i}", length),), 1))))
         await closed_loop(scripts, 1, sender, gate, by_turns=False)
 

@@ -31,7 +31,7 @@ class Sender:
         self._keep_answers = keep_answers
         self._known = Known()
         self._refused = 0
-        self._in_flight = 0
+        self._in_flight: set[Timeline] = set()
 
     def now_s(self) -> float:
         """Seconds since the stage began."""
@@ -44,7 +44,7 @@ class Sender:
         due_s = self.now_s() if due_s is None else due_s
         line = Timeline(clock())
         fields = body(self._target.model, prompt.fields, ask.output_tokens, self._temperature, self._target.extras)
-        self._in_flight += 1
+        self._enter(line)
         try:
             await self._client.stream(self._target.path, fields, line)
             answer = await self._answer(line)
@@ -58,11 +58,18 @@ class Sender:
             self._note(ask, prompt, shared, due_s, line, INTERRUPTED, "stopped before its end")
             raise
         finally:
-            self._in_flight -= 1
+            self._in_flight.remove(line)
         self._refused = 0
-        self._known.answered(prompt.key, self._writer.whole(prompt, answer))
         self._note(ask, prompt, shared, due_s, line)
+        self._known.answered(prompt.key, self._writer.whole(prompt, answer))
         return answer
+
+    def _enter(self, line: Timeline) -> None:
+        """Books a request in flight; those that still wait for their first token are alone no longer."""
+        line.alone = not self._in_flight
+        for other in self._in_flight:
+            other.alone = other.alone and other.first_s is not None
+        self._in_flight.add(line)
 
     async def _answer(self, line: Timeline) -> Answer:
         """What was said, with ids where prompts are ids and later ones will hold it."""
@@ -75,14 +82,17 @@ class Sender:
     def _watch(self, failure: Failure) -> None:
         """A server that refuses everything is gone: stop instead of failing a thousand times."""
         self._refused = self._refused + 1 if failure.kind == "refused" else 0
-        if self._refused >= max(10, 2 * self._in_flight):
+        if self._refused >= max(10, 2 * len(self._in_flight)):
             self._gate.close(f"the server is gone: the last {self._refused} connections were refused")
 
     def _note(
         self, ask: Ask, prompt: Prompt, shared: int, due_s: float, line: Timeline, error: str = "", message: str = ""
     ) -> None:
         prompt_tokens = line.prompt_tokens if line.prompt_tokens is not None else prompt.exact_tokens or 0
-        units = self._writer.shared_units(shared), self._writer.key_units(prompt.key)
+        length, by_now = self._writer.key_units(prompt.key), self._known.shared_with_others(prompt.key)
+        optimum, knowable = (
+            optimum_tokens(self._writer.shared_units(known), length, prompt_tokens) for known in (shared, by_now)
+        )
         self.records.append(
             Record(
                 name=ask.name,
@@ -98,7 +108,9 @@ class Sender:
                 output_tokens=line.counted_output_tokens,
                 cached_tokens=line.cached_tokens,
                 asked_output_tokens=ask.output_tokens,
-                optimum_tokens=optimum_tokens(*units, prompt_tokens),
+                optimum_tokens=optimum,
+                knowable_tokens=knowable,
+                alone=line.alone,
                 events=line.events,
                 usage_reported=line.prompt_tokens is not None and line.output_tokens is not None,
                 finish_reason=line.finish_reason,

@@ -61,7 +61,8 @@ def summarise(run: Run) -> report.Report:
         warmup=_stage(run.warmup),
         calibration=_stage(run.calibration),
         client=run.load,
-        notes=run.target.notes + notes(run.target, good, tokens, run.load),
+        notes=run.target.notes
+        + notes(run.target, good, tokens, run.load, {"warm-up": run.warmup, "calibration": run.calibration}),
         stopped=run.stopped,
         interrupted=run.interrupted,
         details=records,
@@ -178,36 +179,41 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None else part / whole if whole else 0.0
 
 
-def _inferred_tokens(good: Sequence[Record], fit: Fit) -> float | None:
-    return sum(fit.cached_tokens(r) for r in good) if fit.usable and good else None
+def _inferred(good: Sequence[Record], fit: Fit) -> report.Inferred:
+    """Over those requests whose TTFT shows their own computing and nothing else."""
+    judged = [(r, tokens) for r in good if (tokens := fit.cached_tokens(r)) is not None]
+    prompt = sum(r.prompt_tokens for r, _ in judged)
+    found = sum(tokens for _, tokens in judged) if judged else None
+    return report.Inferred(
+        tokens=found,
+        rate=_share(found, prompt),
+        requests=len(judged),
+        reported_rate=_share(_reported([r for r, _ in judged]), prompt),
+        seconds_per_prompt_token=fit.seconds_per_token if fit.usable else None,
+        overhead_s=fit.overhead_s if fit.usable else None,
+        error_tokens=fit.error_tokens if fit.usable else None,
+        source=fit.source,
+        why=fit.why,
+    )
 
 
 def _hits(good: Sequence[Record], fit: Fit, form: str) -> report.Hits:
     prompt, reported = sum(r.prompt_tokens for r in good), _reported(good)
     optimum = sum(r.optimum_tokens for r in good)
-    inferred = _inferred_tokens(good, fit)
     return report.Hits(
         reported_rate=_share(reported, prompt),
         optimum_tokens=optimum,
         optimum_rate=_share(optimum, prompt) or 0.0,
         optimum_by=form,
         reported_of_optimum=_share(reported, optimum) if optimum else None,
-        inferred=report.Inferred(
-            tokens=inferred,
-            rate=_share(inferred, prompt),
-            seconds_per_prompt_token=fit.seconds_per_token if fit.usable else None,
-            overhead_s=fit.overhead_s if fit.usable else None,
-            error_tokens=fit.error_tokens if fit.usable else None,
-            source=fit.source,
-            why=fit.why,
-        ),
+        inferred=_inferred(good, fit),
     )
 
 
 def _turns(good: Sequence[Record], fit: Fit) -> tuple[report.Turn, ...]:
     """By turn, where there is more than one."""
     mine = sorted((r for r in good if r.role != "sub"), key=lambda r: r.turn)
-    if not mine or mine[-1].turn == 0:
+    if not mine or mine[-1].turn == 1:
         return ()
     return tuple(_turn(turn, list(group), fit) for turn, group in groupby(mine, key=lambda r: r.turn))
 
@@ -221,7 +227,7 @@ def _turn(turn: int, group: Sequence[Record], fit: Fit) -> report.Turn:
         prompt_tokens=prompt,
         reported_rate=_share(_reported(group), prompt),
         optimum_rate=_share(sum(r.optimum_tokens for r in group), prompt) or 0.0,
-        inferred_rate=_share(_inferred_tokens(group, fit), prompt),
+        inferred_rate=_inferred(group, fit).rate,
         ttft_p50_s=None if ttft is None else ttft.p50,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from kvist.bench.report import Hits, Report
+from kvist.bench.report import Hits, Report, Stage
 from kvist.bench.spread import Spread
 from kvist.units import format_seconds
 
@@ -15,7 +15,7 @@ def tables(report: Report) -> Iterator[Table]:
     """Totals, latencies, hits; by turn, the workload's verdict and errors where there are any."""
     yield _totals(report)
     yield _latencies(report)
-    yield _hits(report.hits)
+    yield _hits(report.hits, report.requests.ok)
     if report.turns:
         yield _turns(report)
     if report.verdict:
@@ -46,7 +46,7 @@ def _totals(report: Report) -> Table:
         ("server", f"{target['url']}, {target['model']}, {target['api']} with {target['form']}"),
         ("load", _load(report)),
         ("requests", counts + (f" ({requests.interrupted} interrupted)" if requests.interrupted else "")),
-        ("not counted", f"{report.warmup.sent} warm-up, {report.calibration.sent} calibration"),
+        ("not counted", f"{_stage(report.warmup)} warm-up, {_stage(report.calibration)} calibration"),
         ("time", format_seconds(report.duration_s)),
         ("tokens", f"{tokens.prompt} prompt, {tokens.output} output (by {tokens.counted_by})"),
         ("requests/s", f"{speed.requests_per_s:.4g}"),
@@ -58,6 +58,10 @@ def _totals(report: Report) -> Table:
         good = f"{percent(report.goodput.fraction)} = {report.goodput.requests_per_s:.4g} requests/s within {bounds}"
         rows.append(("goodput", good))
     return _pairs(f"{report.workload['name']}, seed {report.workload['seed']}", rows)
+
+
+def _stage(stage: Stage) -> str:
+    return f"{stage.sent} ({stage.failed} failed)" if stage.failed else f"{stage.sent}"
 
 
 def _load(report: Report) -> str:
@@ -90,13 +94,16 @@ def _cells(spread: Spread | None) -> list[str]:
     return [*(format_seconds(t) for t in times), str(spread.count)]
 
 
-def _hits(hits: Hits) -> Table:
+def _hits(hits: Hits, answered: int) -> Table:
     inferred = hits.inferred
     if inferred.seconds_per_prompt_token is None or inferred.error_tokens is None:
         seen = f"cannot be inferred: {inferred.why}"
     else:
         line = f"{format_seconds(inferred.seconds_per_prompt_token)} a token, +-{inferred.error_tokens:.0f} tokens"
-        seen = f"{percent(inferred.rate)} ({line}; {inferred.source})"
+        of = ""
+        if inferred.requests < answered:
+            of = f"of the {inferred.requests} requests that were alone, reported {percent(inferred.reported_rate)}; "
+        seen = f"{percent(inferred.rate)} ({of}{line}; {inferred.source})"
     by = "" if hits.optimum_by == "ids" else " (about: by text)"
     rows = [
         ("reported", percent(hits.reported_rate)),
@@ -114,7 +121,7 @@ def _turns(report: Report) -> Table:
     for t in report.turns:
         ttft = "-" if t.ttft_p50_s is None else format_seconds(t.ttft_p50_s)
         shares = percent(t.reported_rate), percent(t.inferred_rate, "-"), percent(t.optimum_rate)
-        table.add_row(str(t.turn + 1), str(t.requests), str(t.prompt_tokens), ttft, *shares)
+        table.add_row(str(t.turn), str(t.requests), str(t.prompt_tokens), ttft, *shares)
     return table
 
 

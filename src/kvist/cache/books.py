@@ -101,11 +101,13 @@ def _check_queue(pool: Pool, tree: Tree, nodes: list[Node]) -> None:
 def _check_shares(pool: Pool, tree: Tree, nodes: list[Node], seqs: Mapping[SeqId, Tenancy]) -> None:
     shares = tree.shares.by_tenant
     paid = Counter(pool.payer[b] for b in range(pool.total) if pool.refs[b])
+    cached = Counter(pool.payer[b] for b in range(pool.total) if pool.treed[b] and pool.refs[b] == 1)
     holders = Counter(node.share for node in nodes if node.parent is None)
     holders.update(tenancy.share for tenancy in seqs.values())
     assert set(shares.values()) == set(holders) and all(shares[s.tenant] is s for s in holders), "tenants differ"
     for share in shares.values():
         assert share.holders == holders[share] and share.blocks == paid[share], f"books of {share.tenant!r} differ"
+        assert share.cached == cached[share], f"{share.cached} cached blocks of {share.tenant!r}: {cached[share]}"
     for node in nodes:
         assert node.parent is None or node.share is node.parent.share
         assert all(pool.payer[b] is node.share for ids in node.blocks for b in ids if b != NULL_BLOCK)

@@ -90,6 +90,10 @@ class Cache:
         """Exactly how many blocks can be had now: free and cached."""
         return self._pool.free + self._pool.cached
 
+    def available_for(self, tenant: str) -> int:
+        """How many of those a tenant can have without pushing another below its floor. O(tenants)."""
+        return self._shares.available_blocks(tenant, self._pool.free, self._pool.cached)
+
     @property
     def live_blocks(self) -> int:
         """Blocks that sequences or pending copies refer to."""
@@ -154,7 +158,8 @@ class Cache:
         tenancy = Tenancy(seq, space, self._shares.join(tenant), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
-        self._tree.hit(hit.nodes)
+        self._tree.hit(hit.nodes, hit.tokens)
+        tenancy.ghost = hit.ghost
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
         match = _answer(hit, take)
@@ -284,13 +289,10 @@ class Cache:
         return self._tree.match(space_of(salt, extras), pack_tokens(tokens), most)
 
     def _count(self, query_tokens: int, match: Match) -> None:
-        tally = self._tally
-        tally["queries"] += 1
-        tally["hits"] += match.cached_tokens > 0
-        tally["query_tokens"] += query_tokens
-        tally["hit_tokens"] += match.cached_tokens
-        tally["shared_blocks"] += match.shared_blocks
-        tally[f"stopped_{match.reason}"] += 1
+        found = {"hits": match.cached_tokens > 0, "hit_tokens": match.cached_tokens, f"stopped_{match.reason}": 1}
+        found |= {"queries": 1, "query_tokens": query_tokens, "shared_blocks": match.shared_blocks}
+        for name, count in found.items():
+            self._tally[name] += count
 
 
 def _answer(hit: Hit, take: Take) -> Match:

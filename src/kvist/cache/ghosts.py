@@ -1,4 +1,5 @@
-"""What was cached once: a bounded memory of runs that left the tree, so that a miss can say ``evicted``.
+"""What was cached once: a bounded memory of runs that left the tree, so that a miss can say ``evicted``, and so that a
+run that comes back is known to be one.
 
 A node that was cut keeps the first span it lost behind its end (``Node.lost``), at no cost, however often it is cut.
 When it goes itself, or grows on with other tokens, the run is known by a digest of its namespace and of every token up
@@ -11,13 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvist.cache.keys import KEY_BYTES, Space
 from kvist.cache.node import TOKEN_BYTES, Bytes, Node
 
 GHOSTS: Final = 4096
 """Runs remembered after their node went."""
+
+
+class Ghost(NamedTuple):
+    """A run that left: tick of its last use, and the position up to which admissions had used it (or else its end)."""
+
+    last_use: int
+    reach: int
 
 
 class Ghosts:
@@ -27,7 +35,7 @@ class Ghosts:
 
     def __init__(self, span_bytes: int) -> None:
         self._span_bytes = span_bytes
-        self._seen: dict[bytes, None] = {}
+        self._seen: dict[bytes, Ghost] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -46,15 +54,16 @@ class Ghosts:
             self._add(node, node.tokens, node.lost)
         node.lost = b""
 
-    def had(self, space: Space, data: bytes, run_tokens: int, nodes: Sequence[Node]) -> bool:
-        """True when more of ``data`` than ``run_tokens``, which end in the last of ``nodes``, was cached once."""
+    def had(self, space: Space, data: bytes, run_tokens: int, nodes: Sequence[Node]) -> Ghost | None:
+        """Not None when more of ``data`` than ``run_tokens``, which end in the last of ``nodes``, was cached once."""
         start = run_tokens * TOKEN_BYTES // self._span_bytes * self._span_bytes
         end = start + self._span_bytes
         if end > len(data):
-            return False
-        if any(n.lost and n.end * TOKEN_BYTES == start and data.startswith(n.lost, start) for n in nodes[-2:]):
-            return True
-        return bool(self._seen) and _digest(space, data[:end]) in self._seen
+            return None
+        for node in nodes[-2:]:
+            if node.lost and node.end * TOKEN_BYTES == start and data.startswith(node.lost, start):
+                return _ghost(node)
+        return self._seen.get(_digest(space, data[:end])) if self._seen else None
 
     def _add(self, node: Node, *last: Bytes) -> None:
         parts: list[Bytes] = list(reversed(last))
@@ -65,9 +74,13 @@ class Ghosts:
         assert top.space is not None, "a root knows its namespace"
         ghost = _digest(top.space, b"".join(reversed(parts)))
         self._seen.pop(ghost, None)
-        self._seen[ghost] = None
+        self._seen[ghost] = _ghost(node)
         if len(self._seen) > GHOSTS:
             del self._seen[next(iter(self._seen))]
+
+
+def _ghost(node: Node) -> Ghost:
+    return Ghost(node.last_use, node.reach or node.end)
 
 
 def _digest(space: Space, tokens: bytes) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kvist.cache.ghosts import Ghost
 from kvist.cache.groups import GroupRule
 from kvist.cache.node import TOKEN_BYTES, Node, common_bytes
 from kvist.ids import BlockId
@@ -23,7 +24,8 @@ NEIGHBOURS: Final = 16
 class Hit:
     """What matched: the path (its last node perhaps in part), usable ``tokens``, and ``run`` of tokens that agree.
 
-    ``there`` is the token that the nearest run has behind those that agree, if it goes on.
+    ``there`` is the token that the nearest run has behind those that agree, if it goes on; ``ghost`` what is
+    remembered of an evicted run.
     """
 
     nodes: tuple[Node, ...]
@@ -31,6 +33,7 @@ class Hit:
     run: int
     reason: str
     there: int | None = None
+    ghost: Ghost | None = None
 
 
 MISS: Final = Hit((), 0, 0, "empty")

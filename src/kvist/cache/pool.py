@@ -67,11 +67,12 @@ class Pool:
 
     def retain(self, blocks: Iterable[BlockId]) -> None:
         """One more reference each. A free block cannot be retained."""
-        refs, treed = self.refs, self.treed
+        refs, treed, payer = self.refs, self.treed, self.payer
         for block in blocks:
             count = refs[block]
             if count == 1:
                 self.cached -= treed[block]
+                payer[block].cached -= treed[block]
             elif count < 1:
                 raise StateError(f"block {block} is free and cannot be retained")
             refs[block] = count + 1
@@ -93,6 +94,7 @@ class Pool:
                 payer[block].blocks -= 1
             elif count == 1 and treed[block]:
                 idle.append(block)
+                payer[block].cached += 1
         self.cached += len(idle)
         return idle
 
@@ -144,6 +146,7 @@ class Pool:
                 free.append(block)
         freed = len(free) - before
         self.cached -= freed
+        share.cached -= freed
         share.blocks -= freed
         return freed
 

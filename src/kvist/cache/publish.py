@@ -21,7 +21,8 @@ def publish(tree: Tree, tenancy: Tenancy, tokens: Sequence[int], *, tail: bool =
     if not computed or (end <= start and not tail):
         return
     ids = [table.ids for table in tenancy.tables]
-    node = tree.insert(node or tree.root(tenancy.space, tenancy.share), start, pack_tokens(tokens[start:end]), ids)
+    node = node or tree.root(tenancy.space, tenancy.share)
+    node = tree.insert(node, start, pack_tokens(tokens[start:end]), ids, tenancy.ghost)
     tenancy.private_from = max(tenancy.private_from, end)
     tenancy.stand(node, end)
     if tail and computed > end:

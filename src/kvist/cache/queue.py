@@ -10,7 +10,8 @@ BURIED      blocks under a run that a sequence holds (it computed duplicates): t
 ==========  ============================================================================================
 
 A node has at most one entry a stage. An entry is trusted only when it comes to the front: a dead node is skipped, a
-priority that changed sends it back. Entries of two heaps compare: serials are unique.
+priority that changed sends it back. When a leaf that the policy spares comes to the front, ``kept.py`` says which of
+those goes. Entries of two heaps compare: serials are unique.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from kvist.cache.evict.base import EvictPolicy, Priority
+from kvist.cache.kept import Kept, Spared
 from kvist.cache.node import Node
 from kvist.cache.share import Share
 
@@ -34,14 +36,15 @@ Entry = tuple[int, Priority, int, Node]
 
 
 class EvictQueue:
-    """Which node gives up blocks next. Owner: ``Tree``. No heap is empty."""
+    """Which node gives up blocks next. Owner: ``Tree``, which tells it the tick (``now``). No heap is empty."""
 
-    __slots__ = ("_bounded", "_full", "_heaps", "_size", "policy")
+    __slots__ = ("_bounded", "_full", "_heaps", "_kept", "_size", "now", "policy")
 
     def __init__(self, policy: EvictPolicy, *, bounded: bool, full: bool) -> None:
         self.policy = policy
         self._heaps: dict[Share, list[Entry]] = {}
-        self._size = 0
+        self._kept = Kept(policy, LEAF)
+        self._size = self.now = 0
         self._bounded = bounded
         self._full = full
 
@@ -65,11 +68,15 @@ class EvictQueue:
 
     def push(self, node: Node, stage: int) -> None:
         """Queue for one stage, once. Roots have nothing to give."""
-        if not node.queued >> stage & 1 and node.parent is not None:
+        if node.parent is None:
+            return
+        if not node.queued >> stage & 1:
             node.queued |= 1 << stage
             heap = self._heaps.setdefault(node.share, [])
             heappush(heap, (stage, self.policy.priority(node), node.serial, node))
             self._size += 1
+        if stage == LEAF:
+            self._kept.push(node, self.now, self._size)
 
     def front(self, share: Share) -> Entry | None:
         """What a tenant would give next; it stays in the queue. None when it has nothing queued."""
@@ -79,7 +86,8 @@ class EvictQueue:
             if node.alive:
                 now = self.policy.priority(node)
                 if now <= priority:
-                    return heap[0]
+                    spared = self._spared(share, heap[0])
+                    return (LEAF, *spared) if spared else heap[0]
                 heapreplace(heap, (stage, now, serial, node))
             else:
                 self._drop(share, heap)
@@ -87,9 +95,19 @@ class EvictQueue:
 
     def pop(self, share: Share) -> tuple[int, Node]:
         """Take out what ``front`` showed: its stage and node."""
+        spared = self._spared(share, self._heaps[share][0])
+        if spared:
+            self._kept.pop(share)
+            return LEAF, spared[2]
         stage, _, _, node = self._drop(share, self._heaps[share])
         node.queued &= ~(1 << stage)
         return stage, node
+
+    def _spared(self, share: Share, first: Entry) -> Spared | None:
+        """Which of the spared leaves goes, when even the front of the queue is one. Its entry in the queue stays."""
+        if first[0] != LEAF or self.policy.spared(first[3], self.now) is None:
+            return None
+        return self._kept.front(share, self.now)
 
     def compact(self, nodes: int) -> None:
         """Forget dead nodes once they outnumber what ``nodes`` living ones can fill."""

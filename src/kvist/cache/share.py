@@ -20,17 +20,17 @@ PAST_TENANTS: Final = 1024
 
 
 class Share:
-    """What one tenant has. ``blocks`` are counted by the pool, ``evicted`` by the reclaimer.
+    """What one tenant has. ``blocks`` (``cached`` of them) are counted by the pool, ``evicted`` by the reclaimer.
 
     ``holders`` are its sequences and namespaces; with the last of them the tenant is gone.
     """
 
-    __slots__ = ("blocks", "evicted", "holders", "tenant", "weight")
+    __slots__ = ("blocks", "cached", "evicted", "holders", "tenant", "weight")
 
     def __init__(self, tenant: str, weight: float = 1.0) -> None:
         self.tenant = tenant
         self.weight = weight
-        self.blocks = self.evicted = self.holders = 0
+        self.blocks = self.cached = self.evicted = self.holders = 0
 
     def excess_blocks(self, unit_blocks: float) -> int:
         """Blocks to give until a tenant is at or below its floor, ``weight * unit_blocks``; not above 0 there."""
@@ -78,6 +78,17 @@ class Shares:
         """
         weight = sum(share.weight for share in self.by_tenant.values() if share.blocks)
         return self.total_blocks / (weight or 1.0)
+
+    def available_blocks(self, tenant: str, free_blocks: int, cached_blocks: int) -> int:
+        """Free and cached blocks, less what others have cached within their floors, as they are once it has blocks."""
+        holding = {share.tenant: share for share in self.by_tenant.values() if share.blocks}
+        weights = sum(share.weight for name, share in holding.items() if name != tenant)
+        unit = self.total_blocks / (weights + self._weights.get(tenant, 1.0))
+        spared = 0
+        for name, share in holding.items():
+            if name != tenant:
+                spared += min(share.cached, max(0, ceil(share.weight * unit) - (share.blocks - share.cached)))
+        return free_blocks + cached_blocks - spared
 
     def report(self) -> dict[str, TenantShare]:
         """By tenant, those first of whom no more is left than what they lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvist.cache.ghosts import Ghost
 from kvist.cache.groups import GroupRule
 from kvist.cache.keys import Space
 from kvist.cache.node import Node
@@ -26,12 +27,13 @@ class Tenancy:
     =================  ==========================================================================================
 
     ``next_event`` is the smallest committed length at which anything but ``computed`` changes. ``node`` is trusted
-    while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's.
+    while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's, ``ghost`` what was
+    remembered of its prompt's evicted run at admission.
     """
 
     __slots__ = (
-        "computed", "covered", "next_event", "node", "node_cuts", "private_from", "published", "reuse", "rules", "seq",
-        "share", "space", "span_tokens", "tables",
+        "computed", "covered", "ghost", "next_event", "node", "node_cuts", "private_from", "published", "reuse",
+        "rules", "seq", "share", "space", "span_tokens", "tables",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +48,7 @@ class Tenancy:
         self.tables: tuple[BlockTable, ...] = ()
         self.computed = self.covered = self.published = self.private_from = self.next_event = 0
         self.node: Node | None = None
+        self.ghost: Ghost | None = None
         self.node_cuts = 0
 
     def base(self, n_tokens: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kvist.cache.chain import key_of
 from kvist.cache.counters import Tally
-from kvist.cache.ghosts import Ghosts
+from kvist.cache.ghosts import Ghost, Ghosts
 from kvist.cache.groups import GroupRule
 from kvist.cache.keys import Space
 from kvist.cache.match import MISS, Hit, find
@@ -22,6 +22,9 @@ from kvist.cache.pool import Pool
 from kvist.cache.queue import EvictQueue
 from kvist.cache.share import Share, Shares
 from kvist.ids import NULL_BLOCK, BlockId, BlockKey
+
+Tables = Sequence[Sequence[BlockId]]
+"""Block ids of each group."""
 
 
 class Tree:
@@ -59,8 +62,9 @@ class Tree:
         """What the tree has of ``data`` (``pack_tokens``), at most ``limit`` tokens. Changes nothing."""
         root = self.roots.get(space)
         hit = find(root, data, limit, self.span_tokens, self.bounded) if root else MISS
-        if hit.reason in ("end", "diverged", "empty") and self.ghosts.had(space, data, hit.run, hit.nodes):
-            return replace(hit, reason="evicted")
+        if hit.reason in ("end", "diverged", "empty"):
+            ghost = self.ghosts.had(space, data, hit.run, hit.nodes)
+            return replace(hit, reason="evicted", ghost=ghost) if ghost else hit
         return hit
 
     def key_of(self, node: Node, index: int, rule: GroupRule) -> BlockKey:
@@ -70,14 +74,17 @@ class Tree:
     def touch(self, node: Node | None) -> None:
         """Mark a node and its ancestors as used now."""
         self.tick += 1
+        self.queue.now = self.tick
         while node is not None:
             node.last_use = self.tick
             node = node.parent
 
-    def hit(self, nodes: Sequence[Node]) -> None:
-        """An admission uses a path: count it, and mark it as used now."""
+    def hit(self, nodes: Sequence[Node], tokens: int) -> None:
+        """An admission uses the first ``tokens`` of a path: count it, and mark it as used now."""
         for node in nodes:
             node.hits += 1
+            node.gap = self.tick + 1 - node.last_use
+            node.reach = max(node.reach, min(node.end, tokens))
         self.touch(nodes[-1] if nodes else None)
 
     def root(self, space: Space, share: Share) -> Node:
@@ -88,18 +95,17 @@ class Tree:
             node.space = space
         return node
 
-    def insert(self, node: Node, at: int, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+    def insert(self, node: Node, at: int, data: bytes, ids: Tables, ghost: Ghost | None = None) -> Node:
         """Make whole spans ``data`` at position ``at`` (inside or at the end of ``node``) matchable.
 
-        ``ids[g]`` is a whole table. Runs that exist win; their tombstones are filled. Gives the node that the run
-        ends in.
+        ``ids[g]`` is a whole table. Runs that exist win; their tombstones are filled. Gives the node the run ends in.
         """
         off = 0
         while off < len(data):
             if at == node.end:
                 child = node.children.get(data[off : off + self.span_bytes])
                 if child is None:
-                    return self._grow(node, data[off:], ids)
+                    return self._grow(node, data[off:], ids, ghost)
                 node = child
             common = common_bytes(node.tokens, (at - node.start) * TOKEN_BYTES, data, off)
             common -= common % self.span_bytes
@@ -110,7 +116,7 @@ class Tree:
                 node = self._split(node, at)
         return node
 
-    def insert_tail(self, node: Node, at: int, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+    def insert_tail(self, node: Node, at: int, data: bytes, ids: Tables) -> Node:
         """Make an open tail (less than a span) matchable, unless something at least as long already is."""
         if at < node.end:
             if node.tokens.startswith(data, (at - node.start) * TOKEN_BYTES):
@@ -122,10 +128,10 @@ class Tree:
         self._supersede(node, data)
         return self._add(node, data, ids)
 
-    def _grow(self, node: Node, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+    def _grow(self, node: Node, data: bytes, ids: Tables, ghost: Ghost | None) -> Node:
         self._supersede(node, data[: self.span_bytes])
         if node.children or node.parent is None:
-            return self._add(node, data, ids)
+            return self._add(node, data, ids, ghost)
         self.ghosts.grow(node, data)
         first, node_end = node.end, node.end + len(data) // TOKEN_BYTES
         node.tokens += data
@@ -136,13 +142,17 @@ class Tree:
         self.queue.add(node, bounded=True, full=True)
         return node
 
-    def _add(self, parent: Node, data: bytes, ids: Sequence[Sequence[BlockId]]) -> Node:
+    def _add(self, parent: Node, data: bytes, ids: Tables, ghost: Ghost | None = None) -> Node:
         start = parent.end
         end = start + len(data) // TOKEN_BYTES
         parts = [ids[r.id][start // r.tokens : r.end_block(end)] for r in self.rules]
         child = self._new(parent, parent.share, start, data, parts)
         child.open = len(data) < self.span_bytes
         child.holes = 0
+        if ghost and ghost.reach > start:
+            child.gap, child.reach = self.tick - ghost.last_use, min(end, ghost.reach)
+        elif not self.tally["evicted_blocks"]:
+            child.gap = self.tick * self.pool.total // (self.pool.total - self.pool.free)
         for part in parts:
             self._keep(child, part)
         parent.attach(child.key(self.span_bytes), child)
@@ -150,9 +160,7 @@ class Tree:
         self.queue.add(parent, bounded=False, full=True)
         return child
 
-    def _new(
-        self, parent: Node | None, share: Share, start: int, data: Bytes, blocks: Sequence[Sequence[BlockId]]
-    ) -> Node:
+    def _new(self, parent: Node | None, share: Share, start: int, data: Bytes, blocks: Tables) -> Node:
         self._serial += 1
         node = Node(parent, share, start, data, blocks, self._serial)
         node.last_use = self.tick
@@ -171,7 +179,7 @@ class Tree:
             owner[block] = node
         self.tally["inserted_blocks"] += len(real)
 
-    def _meet(self, node: Node, at: int, n_tokens: int, ids: Sequence[Sequence[BlockId]]) -> None:
+    def _meet(self, node: Node, at: int, n_tokens: int, ids: Tables) -> None:
         """A sequence computed what ``node`` has: fill tombstones with its blocks, count the rest as duplicates."""
         for rule in self.rules:
             first, last = at // rule.tokens, (at + n_tokens) // rule.tokens
@@ -197,7 +205,9 @@ class Tree:
         key = node.key(self.span_bytes)
         parts = [node.blocks[r.id][: (at - node.start) // r.tokens] for r in self.rules]
         head = self._new(node.parent, node.share, node.start, node.tokens[:cut], parts)
-        head.last_use, head.hits = node.last_use, node.hits
+        head.last_use, head.hits, head.gap, head.reach = node.last_use, node.hits, node.gap, min(node.reach, at)
+        if node.reach <= at:
+            node.hits = node.gap = node.reach = 0
         for part in parts:
             for block in part:
                 if block != NULL_BLOCK:
@@ -283,9 +293,8 @@ class Tree:
                 last = node
 
     def _drop(self, node: Node, blocks: Sequence[BlockId]) -> int:
-        owner = self.owner
         for block in blocks:
-            owner[block] = None
+            self.owner[block] = None
         freed = self.pool.leave_tree(blocks, node.share)
         self.tally["detached_blocks"] += len(blocks) - freed
         return freed

@@ -110,7 +110,7 @@ def serve(
     rate: Rate = None,
     max_concurrency: MaxConcurrency = None,
     warmup: Warmup = 0,
-    calibrate: Calibrate = 4,
+    calibrate: Calibrate = 8,
     flush: Flush = False,
     temperature: Temperature = 0.0,
     timeout_s: Timeout = 600.0,
@@ -122,7 +122,7 @@ def serve(
     save: Save = None,
     plot: Plot = None,
 ) -> int:
-    """0: all answered; 1: a request failed, or the server cannot be measured; 2: a wrong call; 130: interrupted."""
+    """0: all answered; 1: one failed (in any stage), or it cannot be measured; 2: a wrong call; 130: interrupted."""
     from kvist.bench import plot as drawing
     from kvist.bench.options import BenchOptions
     from kvist.bench.run import run

@@ -18,7 +18,7 @@ class Engine:
     """Takes requests, gives events. Owner of the timelines; not safe for use from two threads."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, clock: Clock, *, history: int = 1024) -> None:
-        """``history``: timelines of ended sequences that are kept, the newest ones."""
+        """``history``: timelines of ended sequences that are kept, the newest ones, and all since the last step."""
         self.scheduler = scheduler
         self.executor = executor
         self.spent = Spent()
@@ -34,6 +34,7 @@ class Engine:
 
     def add(self, request: Request) -> tuple[SeqId, ...]:
         """Queue a request; one id per sample. Raises what ``Scheduler.add`` raises."""
+        self._forget_oldest()
         now = self._clock.now()
         seqs = self.scheduler.add(request)
         for seq in seqs:
@@ -42,14 +43,14 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One step; the events it brought. When the executor raises, running sequences end with ``error``."""
+        self._forget_oldest()
         start = self._clock.now()
         plan = self.scheduler.plan()
         planned = self._clock.now()
         self.spent.plan_s += planned - start
         if plan is None:
             return self._note(self.scheduler.take_events())
-        for new in plan.new:
-            self._live[new.seq].admitted_s = planned
+        self._note_admissions(plan, planned)
         for chunk in plan.chunks:
             self._note_match(self._live[chunk.seq])
         return self._note(self._carry_out(plan, planned))
@@ -95,7 +96,10 @@ class Engine:
         return self._note(self.scheduler.finish(seq, reason, keep_tokens))
 
     def timeline(self, seq: SeqId) -> Timeline:
-        """The timeline of a live sequence or of one of the last that ended. Raises ``KeyError`` for others."""
+        """The timeline of a live sequence or of one of the last that ended. Raises ``KeyError`` for others.
+
+        Whatever a call of ``step``, ``abort`` or ``finish`` ended is there at least until the next ``step`` or ``add``.
+        """
         return self._live[seq] if seq in self._live else self._ended[seq]
 
     def ended(self) -> tuple[Timeline, ...]:
@@ -105,6 +109,13 @@ class Engine:
     def metrics(self) -> dict[str, float]:
         """Every counter, gauge and second by name."""
         return snapshot(self.scheduler, self.spent)
+
+    def _note_admissions(self, plan: StepPlan, planned: float) -> None:
+        """A sample that draws from another's chunk was admitted with it: that prompt was computed for both."""
+        rows = {sample.seq: plan.chunks[sample.chunk].seq for sample in plan.samples}
+        for new in plan.new:
+            parent = rows.get(new.seq, new.seq)
+            self._live[new.seq].admitted_s = planned if parent == new.seq else self._live[parent].admitted_s
 
     def _note_match(self, line: Timeline) -> None:
         if line.matched is None:
@@ -134,5 +145,8 @@ class Engine:
             line.held_bytes = event.usage.held_blocks * layout.block_bytes
             line.layout_bytes = layout.bytes_for(event.usage.computed_tokens) if event.usage.held_blocks else 0
         self._ended[line.seq] = self._live.pop(line.seq)
+
+    def _forget_oldest(self) -> None:
+        """Not when they end: whoever reads the events of one call asks for all their timelines after it."""
         while len(self._ended) > self._history:
             del self._ended[next(iter(self._ended))]

@@ -40,7 +40,7 @@ class Timeline:
 
     @property
     def queue_s(self) -> float | None:
-        """Seconds before its first chunk was planned."""
+        """Seconds before its first chunk was planned; of a sample that forked, before its parent's was."""
         return None if self.admitted_s is None else self.admitted_s - self.arrived_s
 
     @property

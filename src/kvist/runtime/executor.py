@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from kvist.engine.ports import Clock
-from kvist.errors import KvistError, StateError
+from kvist.errors import KvistError, StateError, UsageError
 from kvist.ids import SeqId
 from kvist.model.decoder import Decoder
 from kvist.runtime.grammar import Grammars
 from kvist.runtime.inputs import Inputs, build_inputs
-from kvist.runtime.sampler import SamplerState, logprob_of, not_numbers, sample_rows
+from kvist.runtime.sampler import SamplerState, alone, logprob_of, not_numbers, sample_rows
 from kvist.runtime.store import Store
 from kvist.runtime.tables import Tables
 from kvist.step import Chunk, Failed, PromptLogprobs, Sampled, StepPlan, StepResult
 
-Errors = dict[SeqId, str]
+Errors = dict[SeqId, KvistError]
 """Why a sequence of this step fails, in the order found."""
 
 
@@ -76,7 +76,7 @@ class TorchExecutor:
         if errors:
             sampled = tuple(s for s in sampled if s.seq not in errors)
             scored = tuple(p for p in scored if p.seq not in errors)
-        failed = tuple(Failed(seq, error) for seq, error in errors.items())
+        failed = tuple(Failed(seq, str(e), isinstance(e, UsageError)) for seq, e in errors.items())
         return StepResult(plan.step, sampled, scored, failed, seconds=done - start, epoch=plan.epoch)
 
     def close(self, why: str) -> None:
@@ -112,10 +112,14 @@ class TorchExecutor:
         out = []
         for sample, state, got in zip(plan.samples, states, drawn, strict=True):
             if isinstance(got, KvistError):
-                errors.setdefault(sample.seq, str(got))
+                errors.setdefault(sample.seq, got)
                 continue
             token, logprob = got
-            state.record(token)
+            try:
+                state.record(token)
+            except Exception as error:
+                errors.setdefault(sample.seq, alone(error))
+                continue
             out.append(Sampled(sample.seq, sample.index, token, logprob))
         return tuple(out)
 
@@ -124,20 +128,23 @@ class TorchExecutor:
     ) -> tuple[PromptLogprobs, ...]:
         out = []
         for i, chunk in enumerate(plan.chunks):
-            if chunk.prompt_logprobs is not None:
-                scored = self._score_prompt(i, chunk, chunk.prompt_logprobs, inputs, logits)
-                out.append(scored)
-                if any(math.isnan(item.logprob) for item in scored.items):
-                    errors.setdefault(chunk.seq, str(not_numbers()))
+            if chunk.prompt_logprobs is None:
+                continue
+            try:
+                out.append(self._score_prompt(i, chunk, chunk.prompt_logprobs, inputs, logits))
+            except Exception as error:
+                errors.setdefault(chunk.seq, alone(error))
         return tuple(out)
 
     def _score_prompt(
         self, index: int, chunk: Chunk, alternatives: int, inputs: Inputs, logits: np.ndarray
     ) -> PromptLogprobs:
-        """The row at position p says how likely prompt token p + 1 was."""
+        """The row at position p says how likely prompt token p + 1 was. Raises ``StateError`` for a NaN."""
         prompt = self._samplers[chunk.seq].prompt
         positions = range(chunk.start, min(chunk.end, len(prompt) - 1))
         items = tuple(
             logprob_of(logits[inputs.logit_row(index, p - chunk.start)], prompt[p + 1], alternatives) for p in positions
         )
+        if any(math.isnan(item.logprob) for item in items):
+            raise not_numbers()
         return PromptLogprobs(chunk.seq, chunk.start + 1, items)

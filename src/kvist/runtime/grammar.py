@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
+from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any, Final
 
-import numpy as np
-
-from kvist.errors import BadValue, StateError
+from kvist.errors import BadValue
+from kvist.runtime.grammar_follow import Matcher
 from kvist.runtime.grammar_trial import MOST_TRIAL_S, Trial
-from kvist.runtime.grammar_words import TRIAL_MEMORY_BYTES, Compiler, Vocabulary
+from kvist.runtime.grammar_words import TRIAL_MEMORY_BYTES, Compiler, Vocabulary, short_message
 from kvist.spec.sampling import MOST_GRAMMAR_BYTES, check_grammar_text
 from kvist.text.tokenizer import Tokenizer
 
-KEPT: Final = 32
-"""Compiled grammars kept, the last used ones."""
+KEPT_BYTES: Final = 256 << 20
+"""Memory for compiled grammars, the last used ones: 256 of a 10 KB schema (0.6 MB compiled) fill about half of it."""
 
-MOST_MASK_S: Final = 1.0
-"""Processor time of one mask; a sequence whose grammar needs more ends, so that the others go on."""
+MOST_CORE_BYTES: Final = 32 << 20
+"""Memory for one compiled grammar."""
+
+_LEAST_CORE_BYTES: Final = 32 << 10
+_BYTES_PER_BYTE: Final = 512
+"""Compiled bytes for each byte of text, where they cannot be weighed: 31 to 550 were measured."""
+
+_SOUND: Final = 8192
+"""Grammars remembered as tried: should one be needed again, only its compiling is repeated."""
 
 _WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
 _COMPACT: Final = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
@@ -35,57 +41,13 @@ def is_installed() -> bool:
     return find_spec("llguidance") is not None
 
 
-class Matcher:
-    """Where one sequence stands in its grammar. Owner: the sequence's sampler state."""
-
-    def __init__(self, core: Any, vocab: int) -> None:
-        self._core = core
-        self._vocab = vocab
-
-    @property
-    def complete(self) -> bool:
-        """True when only an end-of-sequence token may follow."""
-        return bool(self._core.is_stopped()) and not self._core.is_error()
-
-    def allowed(self) -> np.ndarray:
-        """Mask, bool [vocab], of the ids that may come next; those past the tokenizer's vocabulary may not.
-
-        Raises ``StateError`` when there are none, when the library gave up, or when it took too long.
-        """
-        start = time.thread_time()
-        words = np.frombuffer(self._core.compute_bitmask(), dtype=np.uint8)
-        if self._core.is_error():
-            raise StateError(
-                f"the grammar cannot be followed any further: {_short(self._core.get_error())}",
-                remedy="simplify it: fewer alternatives that begin alike, fewer one-character rules",
-            )
-        spent_s = time.thread_time() - start
-        if spent_s > MOST_MASK_S:
-            raise StateError(
-                f"the grammar took {spent_s:.1f} s for one token, {MOST_MASK_S:g} s are allowed",
-                remedy="simplify it: fewer alternatives that begin alike, fewer one-character rules",
-            )
-        mask = np.zeros(self._vocab, dtype=np.bool_)
-        bits = np.unpackbits(words, count=min(self._vocab, 8 * len(words)), bitorder="little")
-        mask[: len(bits)] = bits
-        if not mask.any():
-            raise StateError(
-                "the grammar leaves no token",
-                remedy="it asks for text that this vocabulary cannot spell: allow other characters",
-            )
-        return mask
-
-    def advance(self, token: int) -> None:
-        """Note a drawn token. One that the grammar forbids shows up as an error of the next ``allowed``."""
-        self._core.consume_token(token)
-
-
 class Grammars:
     """Compiles grammars for one vocabulary; ``vocab`` is the width of the model's logits. Safe between threads.
 
-    A grammar not seen lately is first tried in a helper process (started once, about half a second), within
+    A grammar not seen before is first tried in a helper process (started once, about half a second), within
     ``MOST_TRIAL_S`` and bounded memory and stack. Check grammars where you accept them: sampling then finds them
-    compiled. Nothing is built before the first grammar comes.
+    compiled, or compiles them again within milliseconds where ``KEPT_BYTES`` are full. Nothing is built before the
+    first grammar comes.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
@@ -94,35 +56,50 @@ class Grammars:
         self._lock = threading.Lock()
         self._build_lock = threading.Lock()
         self._tools: tuple[Compiler, Trial] | None = None
-        self._compiled: OrderedDict[str, Any] = OrderedDict()
+        self._compiled: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()  # and the bytes it holds
+        self._kept_bytes = 0
+        self._sound: OrderedDict[bytes, int] = OrderedDict()  # bytes once compiled, of more than are kept
 
     def check(self, grammar: str) -> None:
         """Raises ``BadValue`` with the library's own words when this is no grammar, or a boundless one."""
-        check_grammar_text(grammar)
-        with self._lock:
-            if grammar in self._compiled:
-                self._compiled.move_to_end(grammar)
-                return
-        compiler, trial = self._ready()
-        trouble = trial.run(grammar)
-        if not trouble:
-            core, trouble = compiler.compile(grammar)
-        if trouble:
-            raise _refused(grammar, trouble)
-        with self._lock:
-            self._compiled[grammar] = core
-            while len(self._compiled) > KEPT:
-                self._compiled.popitem(last=False)
+        self._core(grammar)
 
     def matcher(self, grammar: str) -> Matcher:
         """One at the grammar's beginning, that shares nothing with others. Raises what ``check`` raises."""
-        while True:
-            with self._lock:
-                core = self._compiled.get(grammar)
-                if core is not None:
-                    self._compiled.move_to_end(grammar)
-                    return Matcher(core.deep_copy(), self._vocab)
-            self.check(grammar)
+        core = self._core(grammar)
+        with self._lock:
+            return Matcher(core.deep_copy(), self._vocab)
+
+    def _core(self, grammar: str) -> Any:
+        """The compiled grammar; one that is no longer kept is compiled again, without another trial."""
+        check_grammar_text(grammar)
+        raw = grammar.encode()
+        digest = blake2b(raw, digest_size=16).digest()
+        with self._lock:
+            held_bytes = self._sound.get(digest)
+            if digest in self._compiled:
+                self._compiled.move_to_end(digest)
+                return self._compiled[digest][0]
+        compiler, trial = self._ready()
+        if held_bytes is None:
+            held_bytes = _tried(trial, grammar, len(raw))
+        core, trouble = compiler.compile(grammar)
+        if trouble:
+            raise _refused(grammar, trouble)
+        self._keep(digest, core, held_bytes)
+        return core
+
+    def _keep(self, digest: bytes, core: Any, held_bytes: int) -> None:
+        with self._lock:
+            self._sound[digest] = held_bytes
+            self._sound.move_to_end(digest)
+            if len(self._sound) > _SOUND:
+                self._sound.popitem(last=False)
+            if digest not in self._compiled:  # another thread may have been faster
+                self._compiled[digest] = core, held_bytes
+                self._kept_bytes += held_bytes
+            while self._kept_bytes > KEPT_BYTES:
+                self._kept_bytes -= self._compiled.popitem(last=False)[1][1]
 
     def json_schema(self, schema: Mapping[str, Any], *, whitespace: bool = False) -> str:
         """The grammar of JSON texts that satisfy ``schema``: keys in its order, ``", "`` and ``": "`` between.
@@ -189,10 +166,16 @@ def _vocabulary(tokenizer: Tokenizer, vocab: int) -> Vocabulary:
     return Vocabulary(tuple([tokenizer.token_bytes(i, special=True) for i in range(n)]), special, eos)
 
 
-def _short(message: str) -> str:
-    for mark in ("<state>", "<non-verbose/>", "<backtrace>"):
-        message = message.split(mark)[0]
-    return " ".join(message.split())[:500]
+def _tried(trial: Trial, grammar: str, text_bytes: int) -> int:
+    """Bytes that the grammar will hold once compiled. Raises ``BadValue`` when its trial fails."""
+    trouble, held_bytes = trial.run(grammar)
+    if held_bytes is None:
+        held_bytes = min(_BYTES_PER_BYTE * text_bytes, MOST_CORE_BYTES)
+    if not trouble and held_bytes > MOST_CORE_BYTES:
+        trouble = f"compiled it holds {held_bytes / 2**20:.0f} MiB, {MOST_CORE_BYTES >> 20} MiB are allowed"
+    if trouble:
+        raise _refused(grammar, trouble)
+    return max(held_bytes, _LEAST_CORE_BYTES)
 
 
 def _refused(grammar: str, trouble: str) -> BadValue:
@@ -200,7 +183,7 @@ def _refused(grammar: str, trouble: str) -> BadValue:
     return BadValue(
         "grammar",
         shown,
-        f"a grammar that llguidance takes ({_short(trouble)})",
+        f"a grammar that llguidance takes ({short_message(trouble)})",
         remedy=f"limits: {MOST_GRAMMAR_BYTES >> 10} KiB of text, {MOST_TRIAL_S:g} s and "
         f"{TRIAL_MEMORY_BYTES >> 20} MiB to compile",
     )

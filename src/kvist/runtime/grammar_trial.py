@@ -10,49 +10,80 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 import weakref
+from queue import LifoQueue
 from typing import Final
 
 from kvist.errors import StateError
 from kvist.runtime.grammar_words import TRIAL_MEMORY_BYTES, Vocabulary
 
 MOST_TRIAL_S: Final = 4.0
+_ALONE_S: Final = 1.0
+"""How much longer a process goes on when nobody is left to stop it."""
+
 _START_S: Final = 60.0
 """How long a new process may take to read its vocabulary (a tenth of a second when the machine is free)."""
 
 _PROBE: Final = 'start: "a"'
 
 
+HELPERS: Final = 2
+"""Processes at most: beside one grammar that uses all of its time, others are still tried."""
+
+Verdict = tuple[str, int | None]
+"""What is wrong with a grammar, or "", and the bytes that it holds once compiled (None where not known)."""
+
+
 class Trial:
-    """One helper process, started when first needed and again after it died. Safe to share between threads."""
+    """``HELPERS`` helpers, each started when first needed. Safe to share between threads."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        message = pickle.dumps(vocabulary)
-        self._vocabulary = struct.pack("<I", len(message)) + message
-        self._lock = threading.Lock()
+        raw = pickle.dumps(vocabulary)
+        message = struct.pack("<I", len(raw)) + raw
+        self._idle: LifoQueue[_Helper] = LifoQueue()  # the last used first: the second starts when both are needed
+        for _ in range(HELPERS):
+            self._idle.put(_Helper(message))
+
+    def run(self, grammar: str) -> Verdict:
+        """Waits for a helper. Raises ``StateError`` when no process can be started."""
+        helper = self._idle.get()
+        try:
+            return helper.run(grammar)
+        finally:
+            self._idle.put(helper)
+
+
+class _Helper:
+    """One process, started when first needed and again after it died. For one thread at a time."""
+
+    def __init__(self, vocabulary: bytes) -> None:
+        self._vocabulary = vocabulary
         self._process: subprocess.Popen[bytes] | None = None
-        self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], Trial] | None = None
+        self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], _Helper] | None = None
 
-    def run(self, grammar: str) -> str:
-        """What is wrong with ``grammar``, or "". Raises ``StateError`` when no process can be started.
+    def run(self, grammar: str) -> Verdict:
+        """The grammar's verdict, never later than ``MOST_TRIAL_S`` after the process runs."""
+        try:
+            return self._run(grammar)
+        except BaseException:  # Ctrl-C: the answer to come would be taken for the next grammar's
+            self._stop()
+            raise
 
-        When somebody else killed the process (the system, short of memory), the grammar gets a second trial.
-        """
-        with self._lock:
-            for _ in range(2):
-                process = self._ready()
-                answer = _ask(process, grammar, MOST_TRIAL_S)
-                if answer is not None:
-                    return answer
-                end = process.poll()
-                self._stop()
-                if end is None:
-                    return f"it took more than {MOST_TRIAL_S:g} s to compile"
-                if end != -signal.SIGKILL:
-                    break
-            return f"compiling it overran the stack or {TRIAL_MEMORY_BYTES >> 20} MiB of memory"
+    def _run(self, grammar: str) -> Verdict:
+        """When somebody else killed the process (the system, short of memory), the grammar gets a second trial."""
+        for _ in range(2):
+            process = self._ready()
+            answer = _ask(process, grammar, MOST_TRIAL_S)
+            if answer is not None:
+                return answer
+            end = process.poll()
+            self._stop()
+            if end in (None, -signal.SIGALRM):
+                return f"it took more than {MOST_TRIAL_S:g} s to compile", None
+            if end != -signal.SIGKILL:
+                break
+        return f"compiling it overran the stack or {TRIAL_MEMORY_BYTES >> 20} MiB of memory", None
 
     def _ready(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
@@ -61,7 +92,7 @@ class Trial:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "kvist.runtime.grammar_words"],
+                [sys.executable, "-m", "kvist.runtime.grammar_words", str(MOST_TRIAL_S + _ALONE_S)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -75,7 +106,7 @@ class Trial:
         if not _write(process, self._vocabulary) or _ask(process, _PROBE, _START_S) is None:
             self._stop()
             raise StateError(
-                f"the process for trying grammars does not start ({sys.executable} -m kvist.runtime.grammar_words)",
+                f"the process for trying grammars does not start ({sys.executable} -m kvist.runtime.grammar_words 5)",
                 remedy="run that command to see why",
             )
         return process
@@ -105,7 +136,7 @@ def _write(process: subprocess.Popen[bytes], message: bytes) -> bool:
     return True
 
 
-def _ask(process: subprocess.Popen[bytes], grammar: str, limit_s: float) -> str | None:
+def _ask(process: subprocess.Popen[bytes], grammar: str, limit_s: float) -> Verdict | None:
     """The process's answer; None when it died or was not done in time."""
     assert process.stdout is not None
     raw = grammar.encode()
@@ -122,5 +153,5 @@ def _ask(process: subprocess.Popen[bytes], grammar: str, limit_s: float) -> str 
             process.wait(1)
             return None
         line += part
-    answer: str = json.loads(line)
-    return answer
+    trouble, held_bytes = json.loads(line)
+    return trouble, held_bytes

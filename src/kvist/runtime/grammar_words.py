@@ -6,12 +6,15 @@ or keep it busy without end, and only a process can be given up. It knows the st
 
 from __future__ import annotations
 
+import ctypes
 import json
 import pickle
 import resource
+import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -19,6 +22,9 @@ from typing import Any, BinaryIO, Final
 TRIAL_MEMORY_BYTES: Final = 1 << 30
 TRIAL_STACK_BYTES: Final = 1 << 20
 """Well below a thread's usual 8 MiB: what fits here cannot overflow there."""
+
+MOST_FIRST_MASK_S: Final = 0.1
+"""Processor time of the mask before the first token, which every sequence with the grammar pays."""
 
 LIMITS: Final[dict[str, Any]] = {
     "max_items_in_row": 2_000,
@@ -101,9 +107,12 @@ class Compiler:
         try:
             core = self._lib.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
             if not core.is_error():
-                trial = core.deep_copy()
+                trial, start = core.deep_copy(), time.thread_time()
                 if not any(trial.compute_bitmask()) or trial.is_error():
                     return core, trial.get_error() or "no text satisfies it"
+                mask_s = time.thread_time() - start
+                if mask_s > MOST_FIRST_MASK_S:
+                    return core, f"its first token takes {mask_s:.2f} s, {MOST_FIRST_MASK_S:g} s are allowed"
             return core, core.get_error() if core.is_error() else ""
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -111,25 +120,68 @@ class Compiler:
             return None, f"{type(error).__name__}: {error}"
 
 
+def short_message(message: str) -> str:
+    """What the library says, in one line, without the state it dumps."""
+    for mark in ("<state>", "<non-verbose/>", "<backtrace>"):
+        message = message.split(mark)[0]
+    return " ".join(message.split())[:500]
+
+
+class _MallInfo2(ctypes.Structure):
+    """glibc's ``struct mallinfo2``: bytes in use are ``uordblks`` and, in mappings of their own, ``hblkhd``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def _allocated_bytes() -> int | None:
+    """Bytes that this process holds from ``malloc``; None where the C library does not tell (glibc 2.33 does)."""
+    try:
+        count = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    count.restype = _MallInfo2
+    info = count()
+    return int(info.uordblks + info.hblkhd)
+
+
 def _read(stream: BinaryIO) -> bytes:
     head = stream.read(4)
     return stream.read(struct.unpack("<I", head)[0]) if len(head) == 4 else b""
 
 
-def _serve() -> None:
-    """One pickled vocabulary comes in, then grammars; a line of JSON goes out for each: what is wrong, or ""."""
+def _serve(limit_s: float) -> None:
+    """One pickled vocabulary comes in, then grammars; a line of JSON goes out for each.
+
+    It says what is wrong, or "", and how many bytes the compiled grammar holds (None: not known). The library cannot
+    be interrupted: past ``limit_s`` the system ends this process, whether or not somebody still waits for it.
+    """
     compiler = Compiler(pickle.loads(_read(sys.stdin.buffer)))
-    while grammar := _read(sys.stdin.buffer):
-        sys.stdout.write(json.dumps(compiler.compile(grammar.decode())[1][:2000]) + "\n")
+    while grammar := _read(sys.stdin.buffer).decode():
+        before = _allocated_bytes()
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        core, trouble = compiler.compile(grammar)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        after = _allocated_bytes()
+        held_bytes = None if before is None or after is None else max(0, after - before)
+        del core  # held until it was weighed
+        sys.stdout.write(json.dumps([trouble[:2000], held_bytes]) + "\n")
         sys.stdout.flush()
 
 
 def main() -> None:
-    """Serve in a thread of little stack, in bounded memory; end when the parent closes the pipe."""
+    """Serve in a thread of little stack, in bounded memory; end when the parent closes the pipe, however it ended.
+
+    The argument is how many seconds one grammar may take. Ctrl-C is for the parent to act on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (TRIAL_MEMORY_BYTES, TRIAL_MEMORY_BYTES))
     threading.stack_size(TRIAL_STACK_BYTES)
-    server = threading.Thread(target=_serve, daemon=True)
+    server = threading.Thread(target=_serve, args=(float(sys.argv[1]),), daemon=True)
     server.start()
     server.join()
 

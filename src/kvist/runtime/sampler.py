@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvist.errors import KvistError, StateError
-from kvist.runtime.grammar import Grammars, Matcher
+from kvist.errors import KvistError, StateError, UsageError
+from kvist.runtime.grammar import Grammars
+from kvist.runtime.grammar_follow import Matcher
 from kvist.spec.sampling import Sampling
 from kvist.step import NewSequence, TokenLogprob
 
@@ -59,8 +60,8 @@ class SamplerState:
             return
         try:
             self.matcher = grammars.matcher(grammar)
-        except KvistError as error:
-            self.trouble = error
+        except Exception as error:
+            self.trouble = alone(error)
 
     def record(self, token: int) -> None:
         """Note an output token."""
@@ -109,8 +110,13 @@ def adjusted(logits: np.ndarray, state: SamplerState, index: int) -> np.ndarray:
         counts = np.fromiter(state.output_counts.values(), dtype=np.float32)
         out[ids] -= s.presence_penalty + s.frequency_penalty * counts
     if index < s.min_tokens and state.stop_ids:
-        out[list(state.stop_ids)] = -np.inf
+        out[_within(state.stop_ids, len(out))] = -np.inf
     return out
+
+
+def _within(ids: Sequence[int], width: int) -> list[int]:
+    """The ids that there are logits for: one past the vocabulary is never drawn, so barring it changes nothing."""
+    return [i for i in ids if i < width]
 
 
 def draw(logits: np.ndarray, s: Sampling, u: float) -> int:
@@ -176,8 +182,8 @@ def logprob_of(logits: np.ndarray, token: int, alternatives: int) -> TokenLogpro
 def sample_rows(logits: np.ndarray, states: Sequence[SamplerState], indices: Sequence[int]) -> list[Draw | KvistError]:
     """Draw one token per row of ``logits`` float32 [rows, vocab]; ``indices`` are output token numbers.
 
-    A row that cannot be drawn gives its error in the token's place, and changes nothing for the others. States are not
-    updated: the executor records a token once it belongs to the sequence.
+    A row that cannot be drawn gives its error in the token's place, and changes nothing for the others, whatever went
+    wrong (see ``alone``). States are not updated: the executor records a token once it belongs to the sequence.
     """
     greedy = logits.argmax(axis=1)
     out: list[Draw | KvistError] = []
@@ -185,10 +191,9 @@ def sample_rows(logits: np.ndarray, states: Sequence[SamplerState], indices: Seq
         s = state.sampling
         try:
             token = _sample_row(logits[row], int(greedy[row]), state, index)
-        except KvistError as error:
-            out.append(error)
-            continue
-        out.append((token, None if s.logprobs is None else logprob_of(logits[row], token, s.logprobs)))
+            out.append((token, None if s.logprobs is None else logprob_of(logits[row], token, s.logprobs)))
+        except Exception as error:
+            out.append(alone(error))
     return out
 
 
@@ -210,13 +215,13 @@ def _sample_row(logits: np.ndarray, best: int, state: SamplerState, index: int) 
 
 
 def _allowed(state: SamplerState, matcher: Matcher, index: int) -> np.ndarray:
-    """Ids that grammar and ``min_tokens`` leave, ascending. Raises ``StateError`` when there are none."""
+    """Ids that grammar and ``min_tokens`` leave, ascending. Raises ``UsageError`` when there are none."""
     mask = matcher.allowed()
     if index < state.sampling.min_tokens:
-        mask[list(state.stop_ids)] = False
+        mask[_within(state.stop_ids, len(mask))] = False
     ids = np.flatnonzero(mask)
     if not len(ids):
-        raise StateError(
+        raise UsageError(
             f"the grammar can only end after {index} tokens, min_tokens={state.sampling.min_tokens} forbids it",
             remedy="ask for fewer min_tokens, or for a grammar that can go on",
         )
@@ -229,3 +234,15 @@ def not_numbers() -> StateError:
         "the model's logits are not numbers (NaN)",
         remedy="the weights or the config are wrong; with --poison, a read of memory that was never written",
     )
+
+
+def alone(error: Exception) -> KvistError:
+    """The error with which one sequence fails while the others go on: the same, or a bug of ours under its name.
+
+    A failed ``assert`` is raised again: what it says of this sequence may be wrong for all of them.
+    """
+    if isinstance(error, AssertionError):
+        raise error
+    if isinstance(error, KvistError):
+        return error
+    return StateError(f"{type(error).__name__}: {str(error)[:500]}", remedy="report this: it is a bug")

@@ -23,9 +23,10 @@ class Gate:
     A sequence that was preempted starts again only when everything it may ever need is available, together with
     everything that those before it in order (and those preempted before) may ever need: it is not thrown out twice
     for the same reason. Nor by somebody who should have started before it: who goes before a preempted one that runs,
-    at the same priority or a lower one, starts only when that still holds. And a newcomer that goes past one that
-    waits starts only when everything it and all others may ever need is available. When nothing runs, the first
-    candidate starts whatever the count says.
+    unless by a higher priority in the same tenant, starts only when that still holds. And a newcomer that goes past one
+    that waits starts only when everything it and all others may ever need is available. Where order does not last
+    (``Roster.entangled``) everybody counts as going before. When nothing runs, the first candidate starts whatever the
+    count says.
     """
 
     def __init__(
@@ -112,8 +113,13 @@ class Gate:
         return 0, admission.match
 
     def _covered(self, seq: Sequence, *, careful: bool) -> bool:
-        """Whether available blocks cover what ``seq`` (its hits already in its tables) and the others still need."""
-        last = seq if seq.preemptions else self._protected(seq)
+        """Whether available blocks cover what ``seq`` (its hits already in its tables) and the others still need.
+
+        What other tenants keep in the cache within their floors is not available, unless it has waited long enough.
+        """
+        entangled = self._roster.entangled(seq)
+        last = seq if seq.preemptions else self._protected(seq, entangled=entangled)
+        careful = careful or (entangled and last is not None)
         needed = self._still_needs(seq, to_the_end=careful or last is not None)
         for other in self._roster.running:
             firm = last is not None and (other.preemptions > 0 or self._roster.goes_before(other, last))
@@ -121,13 +127,16 @@ class Gate:
                 needed += self._still_needs(other, to_the_end=True)
             elif not seq.preemptions:
                 needed += self._still_needs(other, to_the_end=False)
-        return needed <= self._cache.available_blocks
+        blocks = self._cache.available_blocks
+        if not seq.turn.urgent:
+            blocks = min(blocks, self._cache.available_for(seq.request.tenant))
+        return needed <= blocks
 
-    def _protected(self, seq: Sequence) -> Sequence | None:
+    def _protected(self, seq: Sequence, *, entangled: bool) -> Sequence | None:
         """The last of the running that was preempted before and would be thrown out for ``seq``, which it overtook."""
         for other in reversed(self._roster.running):
-            if other.preemptions and other.request.priority >= seq.request.priority:
-                return other if self._roster.goes_before(seq, other) else None
+            if other.preemptions and not other.yields_to(seq):
+                return other if entangled or self._roster.goes_before(seq, other) else None
         return None
 
     def _still_needs(self, seq: Sequence, *, to_the_end: bool) -> int:

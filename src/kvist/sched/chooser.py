@@ -1,10 +1,10 @@
-"""Who is admitted next: the urgent, then by priority, then the tenant served least, then as the tenant's order says."""
+"""Who is admitted next: of the tenant served least its urgent ones, then as its order says; then of the others."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from itertools import groupby
 from typing import Final
 
 from kvist.ids import SeqId
@@ -20,17 +20,21 @@ LOOK_AHEAD: Final = 64
 LOOKS: Final = 256
 """Sequences of all tenants that are looked at for one admission."""
 
-Head = tuple[tuple[int, int], float, int, int, str, int]
-"""(rank, level, arrival, sample, tenant, index in the tenant's queue)."""
+Head = tuple[float, int, int, str]
+"""(level, arrival, sample, tenant) of the first of a tenant's queue."""
 
 
 class Chooser:
     """Candidates in order. Those that wait for a leader are left out; those that do not fit may be passed.
 
+    Tenants come first, by what they were served; a client's priority counts among its tenant's own.
+
     The age bound: a sequence that ``max_overtakes`` others were admitted past is urgent, and so is one that lost its
-    patience by preemption. While an urgent one cannot be placed nobody else is admitted. *Past*: a sequence that
-    arrived later, with the same or lower priority, of the same tenant, or of any tenant once this one had its turn and
-    did not fit. (What other tenants get before that is their fair share.)
+    patience by preemption. While an urgent one cannot be placed nobody else of its tenant is admitted, and nobody at
+    all once its tenant is the one served least of those with somebody to offer. Until then others have what is theirs,
+    and not for ever: each admission lifts the level of its tenant, while that of the urgent one grows only by those of
+    it that run already. *Past*: a sequence that arrived later, of the same tenant with the same or lower priority, or
+    of any tenant once this one had its turn and did not fit. (What other tenants get before that is their fair share.)
     """
 
     def __init__(
@@ -53,22 +57,31 @@ class Chooser:
                 del self._heads[bisect_left(self._heads, old)]
             queue = self._roster.queues.get(tenant)
             if queue:
-                head = self._head(tenant, self._service.level(tenant), queue, 0)
+                head = (self._service.level(tenant), queue[0].arrival, queue[0].sample, tenant)
                 self._head_of[tenant] = head
                 insort(self._heads, head)
         self._service.moved.clear()
 
     def candidates(self) -> Iterator[Sequence]:
         """Who may be admitted, the first first. Ends with the next admission: ask again."""
+        urgent: dict[str, Sequence] = {}
         for seq in self._roster.urgent:
-            if not self._held(seq):
-                yield seq
-                return
-        for i, seq in enumerate(self._in_order()):
-            if i == LOOKS:
-                return
-            if not self._held(seq):
-                yield seq
+            if seq.request.tenant not in urgent and not self._held(seq):
+                urgent[seq.request.tenant] = seq
+        looks, offered = 0, False
+        for *_, tenant in self._heads:
+            if tenant in urgent:
+                yield urgent[tenant]
+                if not offered:
+                    return
+                continue
+            for seq in self._in_order(self._roster.queues[tenant]):
+                looks += 1
+                if looks > LOOKS:
+                    return
+                if not self._held(seq):
+                    offered = True
+                    yield seq
 
     def refused(self, seq: Sequence) -> None:
         """``seq`` had its turn and did not fit: from now on everybody later who starts goes past it."""
@@ -89,8 +102,7 @@ class Chooser:
 
     def _overtake(self, other: Sequence, seq: Sequence) -> None:
         turn = other.turn
-        later = other.arrival < seq.arrival and other.request.priority >= seq.request.priority
-        if later and turn.reason != "leader":
+        if other.arrival < seq.arrival and not other.yields_to(seq) and turn.reason != "leader":
             turn.overtaken += 1
             if turn.overtaken >= self._max_overtakes:
                 self._roster.hurry(other)
@@ -107,34 +119,13 @@ class Chooser:
             turn.led_tokens = hold.cached_tokens
         return True
 
-    def _head(self, tenant: str, level: float, queue: list[Sequence], at: int) -> Head:
-        seq = queue[at]
-        return self._roster.order.rank(seq), level, seq.arrival, seq.sample, tenant, at
-
-    def _in_order(self) -> Iterator[Sequence]:
-        """By rank, then by level of the tenants, then as the tenant's order says."""
-        heads, at = self._heads, 0
-        lower: list[Head] = []  # what follows in the queues of tenants we have seen, at lower ranks
-        rank_of = self._roster.order.rank
-        while lower or at < len(heads):
-            if lower and (at == len(heads) or lower[0] < heads[at]):
-                head = heappop(lower)
-            else:
-                head = heads[at]
-                at += 1
-            rank, level, _, _, tenant, start = head
-            queue = self._roster.queues[tenant]
-            most = min(len(queue), LOOK_AHEAD)
-            end = start
-            if self._roster.order.cached_first:
-                while end < most and rank_of(queue[end]) == rank:
-                    end += 1
-                equals = queue[start:end]
-                self._lookup.refresh(equals)
-                yield from sorted(equals, key=lambda seq: -seq.turn.cached_tokens)
-            else:
-                while end < most and rank_of(queue[end]) == rank:
-                    yield queue[end]
-                    end += 1
-            if end < most:
-                heappush(lower, self._head(tenant, level, queue, end))
+    def _in_order(self, queue: list[Sequence]) -> Iterator[Sequence]:
+        """The front of a tenant's queue, as its order says."""
+        front = queue[:LOOK_AHEAD]
+        if not self._roster.order.cached_first:
+            yield from front
+            return
+        for _, group in groupby(front, key=self._roster.order.rank):
+            equals = list(group)
+            self._lookup.refresh(equals)
+            yield from sorted(equals, key=lambda seq: -seq.turn.cached_tokens)

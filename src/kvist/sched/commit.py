@@ -126,6 +126,7 @@ class Commit:
         parent.siblings.remove(child)
         if child.finish_reason is not None:
             return None
+        child.wake()
         child.prompt_logprobs = list(parent.prompt_logprobs)
         event = take_token(child, drawn[child.id][0])
         self._counters.sampled_tokens += 1

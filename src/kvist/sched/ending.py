@@ -21,11 +21,14 @@ class Endings:
         self._counters = counters
         self._forget: list[SeqId] = []
 
-    def end(self, seq: Sequence, reason: FinishReason, error: str = "") -> Event:
+    def end(self, seq: Sequence, reason: FinishReason, error: str = "", *, of_request: bool = False) -> Event:
         """Mark the end of ``seq`` without a token, and say so."""
         seq.finish_reason = reason
         index = seq.output_tokens if seq.kept_tokens is None else seq.kept_tokens
-        return self.bill(Event(seq.request.id, seq.id, seq.sample, index, finish_reason=reason, error=error), seq)
+        event = Event(
+            seq.request.id, seq.id, seq.sample, index, finish_reason=reason, error=error, of_request=of_request
+        )
+        return self.bill(event, seq)
 
     def bill(self, event: Event, seq: Sequence) -> Event:
         """Add the usage to the last event of ``seq``; other events pass unchanged."""
@@ -52,6 +55,7 @@ class Endings:
             self._forget.append(seq.id)
         heirs = [s for s in seq.siblings if s.finish_reason is None]
         if heirs:
+            heirs[0].wake()
             heirs[0].siblings = heirs[1:]
             heirs[0].counts_lookup = seq.counts_lookup and not seq.admitted
             self._roster.wait(heirs[0])

@@ -14,7 +14,7 @@ from kvist.sched.counters import Counters
 from kvist.sched.flight import Row, row_for
 from kvist.sched.leaders import Leaders
 from kvist.sched.lookup import Lookup
-from kvist.sched.pace import Pace
+from kvist.sched.pace import Load, Pace
 from kvist.sched.preempt import Room
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence, State
@@ -61,15 +61,14 @@ class Fill:
         self._room = Room(cache, roster, counters)
         self._gate = Gate(cache, layout, roster, counters, chunk_tokens=chunk_tokens)
         self._lookup = Lookup(cache)
-        self._leaders = Leaders(cache, self._lookup, layout.span_tokens)
+        self._leaders = Leaders(cache, roster, self._lookup, layout.span_tokens)
         self._chooser = Chooser(roster, service, self._lookup, self._leaders, max_overtakes=max_overtakes)
         self.preempt = self._room.preempt
 
     def rows(self) -> list[Row]:
         """Chunks of the next step, their blocks taken."""
         running = list(self._roster.running)
-        continues = any(seq.lacking == 1 and seq.output_tokens for seq in running)
-        prompt_tokens = self._pace.prompt_tokens(self._budget, continues=continues)
+        prompt_tokens = self._pace.prompt_tokens(self._budget, _load(running))
         self._look()
         newcomers = self._newcomers()
         lacking = [max(1, len(seq.tokens) - self._lookup.cached_tokens(seq)) for seq in newcomers]
@@ -81,7 +80,9 @@ class Fill:
         rest = self._rest(rows, prompt_tokens)
         rows += self._admit(rest, {seq.id: n for seq, n in zip(newcomers, asides, strict=True)})
         if self._roster.queues and not self._roster.running:
-            self._give_up(next(self._chooser.candidates()))
+            first = next(self._chooser.candidates(), None)
+            if first is not None:
+                self._give_up(first)
         self._top_up(rows, self._rest(rows, prompt_tokens))
         return rows
 
@@ -90,7 +91,7 @@ class Fill:
         self._gate.begin(self._counters.steps)
         if self._roster.queues:
             self._lookup.begin(self._counters.steps)
-            self._leaders.begin(self._roster.running)
+            self._leaders.begin(self._counters.steps)
             self._chooser.begin()
 
     def _newcomers(self) -> list[Sequence]:
@@ -112,10 +113,11 @@ class Fill:
 
     def _continue(self, running: list[Sequence], grants: list[int]) -> list[Row]:
         rows: list[Row] = []
+        line = list(running)
         for seq, granted in zip(running, grants, strict=True):
             if not granted or seq.state is not State.RUNNING:
                 continue
-            n_tokens = self._room.make(seq, granted)
+            n_tokens = self._room.make(seq, granted, line)
             if n_tokens:
                 rows.append(row_for(seq, n_tokens))
             elif seq.state is State.RUNNING:
@@ -183,3 +185,11 @@ class Fill:
                 rows[at] = row_for(seq, n_tokens)
             if not rest:
                 return
+
+
+def _load(running: list[Sequence]) -> Load | None:
+    """What the next step continues; None when nobody waits for his next token."""
+    singles = [seq for seq in running if seq.lacking == 1]
+    if not any(seq.output_tokens for seq in singles):
+        return None
+    return Load(len(singles), sum(seq.computed for seq in singles))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kvist.cache.cache import Drained
 from kvist.ids import SeqId
+from kvist.sched.pace import Load
 from kvist.sched.sequence import Sequence
 from kvist.step import Chunk, NewSequence, Sample, StepPlan
 
@@ -64,6 +65,12 @@ class Flight:
 
     plan: StepPlan
     rows: list[Row]
+
+    @property
+    def load(self) -> Load:
+        """What the step continues."""
+        starts = [row.start for row in self.rows if row.single]
+        return Load(len(starts), sum(starts))
 
 
 @dataclass(slots=True)

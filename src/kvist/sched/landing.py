@@ -19,7 +19,7 @@ class Landing:
         self._commit = commit
         self._endings = endings
         self._drawn = drawn
-        self._failed = {f.seq: f.error for f in failed}
+        self._failed = {f.seq: f for f in failed}
 
     def land(self, row: Row) -> list[Event]:
         """What the row brought to its sequence and to the samples that drew from it."""
@@ -51,5 +51,7 @@ class Landing:
             self._endings.close(child)
         return events
 
-    def _fail(self, seq: Sequence, error: str) -> list[Event]:
-        return [] if seq.finish_reason is not None else [self._endings.end(seq, "error", error)]
+    def _fail(self, seq: Sequence, failed: Failed) -> list[Event]:
+        if seq.finish_reason is not None:
+            return []
+        return [self._endings.end(seq, "error", failed.error, of_request=failed.of_request)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from kvist.cache.cache import Cache
 from kvist.cache.keys import space_of
 from kvist.sched.lookup import Lookup
-from kvist.sched.sequence import Sequence, Stem
+from kvist.sched.roster import Roster
+from kvist.sched.sequence import Sequence, State, Stem, Turn
+
+LEADER_PLANS: Final = 32
+"""Plans in which a leader must get on by a span, or its follower waits no longer."""
 
 COMMON_KEPT: Final = 64
 """Pairs whose common length a waiting sequence remembers."""
@@ -28,20 +31,25 @@ class Leaders:
     """The running sequences with something to compute that others could share, by namespace and first span.
 
     A hold ends when the leader has computed the common part, ends or is preempted: it is asked for anew in every plan
-    and only ever names a sequence that runs, and what runs progresses. So no two wait for each other. Namespaces never
-    meet: how long a request waits says nothing about another tenant's salt.
+    and only ever names a sequence that runs. So no two wait for each other. Nobody waits for one that stands
+    behind him for its priority, and a leader that does not get on (others get the budget) is given up: waiting is
+    bounded by ``LEADER_PLANS`` for each span. Namespaces never meet: how long a request waits says nothing about
+    another tenant's salt.
     """
 
-    def __init__(self, cache: Cache, lookup: Lookup, span_tokens: int) -> None:
+    def __init__(self, cache: Cache, roster: Roster, lookup: Lookup, span_tokens: int) -> None:
         self._cache = cache
+        self._roster = roster
         self._lookup = lookup
         self._span = span_tokens
         self._stems: dict[Stem, list[Sequence]] = {}
+        self._step = 0
 
-    def begin(self, running: Iterable[Sequence]) -> None:
+    def begin(self, step: int) -> None:
         """A new plan."""
+        self._step = step
         self._stems.clear()
-        for seq in running:
+        for seq in self._roster.running:
             self.add(seq)
 
     def add(self, seq: Sequence) -> None:
@@ -55,10 +63,12 @@ class Leaders:
 
         It gains a span at least: whole spans of the common tokens become matchable as the leader computes them.
         """
-        if not self._stems or not seq.request.reuse or len(seq.tokens) < self._span:
+        if not self._stems or not seq.request.reuse or seq.turn.goes_alone or len(seq.tokens) < self._span:
             return None
         best: Hold | None = None
         for leader in self._stems.get(self._stem(seq), ()):
+            if leader.state is not State.RUNNING or self._roster.less_important(leader, seq):
+                continue
             common = self._common(seq, leader)
             common = min(common - common % self._span, seq.hit_limit)
             if common - leader.computed <= 0 or (best is not None and common <= best.common_tokens):
@@ -66,7 +76,14 @@ class Leaders:
             cached = max(self._lookup.cached_tokens(seq), min(common, leader.computed - leader.computed % self._span))
             if common - cached >= min(self._span, seq.hit_limit):
                 best = Hold(leader, cached, common)
-        return best
+        return None if best is None or self._stuck(seq.turn, best.leader) else best
+
+    def _stuck(self, turn: Turn, leader: Sequence) -> bool:
+        """Whether ``leader`` did not get on for long; notes how far it is."""
+        if turn.leader != leader.id or leader.computed - turn.leader_computed >= self._span:
+            turn.leader, turn.leader_computed, turn.leader_step = leader.id, leader.computed, self._step
+        turn.goes_alone = self._step - turn.leader_step >= LEADER_PLANS
+        return turn.goes_alone
 
     def _stem(self, seq: Sequence) -> Stem:
         if seq.stem is None:

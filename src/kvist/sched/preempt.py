@@ -6,7 +6,7 @@ from kvist.cache.cache import Cache
 from kvist.errors import PoolFull
 from kvist.sched.counters import Counters
 from kvist.sched.roster import Roster
-from kvist.sched.sequence import Sequence
+from kvist.sched.sequence import Sequence, State
 
 
 class Room:
@@ -22,18 +22,22 @@ class Room:
         self._roster = roster
         self._counters = counters
 
-    def make(self, seq: Sequence, n_tokens: int) -> int:
+    def make(self, seq: Sequence, n_tokens: int, line: list[Sequence]) -> int:
         """Room for ``n_tokens`` more of running ``seq``; returns how many it got.
 
         0: it was preempted itself; or, when it runs alone and is still running, the pool can hold no more of it.
-        Alone in a pool too small for its chunk it gets a smaller one.
+        Alone in a pool too small for its chunk it gets a smaller one. ``line`` are the running in the order in which
+        this plan serves them, those that run no more are taken off its end: who has his room already is no victim,
+        whatever place he has now.
         """
         while n_tokens:
             try:
                 self._cache.extend(seq.id, seq.computed + n_tokens)
                 return n_tokens
             except PoolFull:
-                victim = self._roster.running[-1]
+                while line[-1].state is not State.RUNNING:
+                    line.pop()
+                victim = line[-1]
                 if len(self._roster.running) > 1:
                     self.preempt(victim)
                     if victim is seq:

@@ -24,11 +24,11 @@ class Request:
     A sequence ends with ``stop`` when it draws one of ``stop_ids`` (the token is part of the output; before
     ``sampling.min_tokens`` outputs they are barred, under ``ignore_eos`` they are tokens like any other) and with
     ``length`` after ``max_tokens``, or earlier at the model's context or at the most tokens the pool can hold.
-    Sample ``i`` of ``n`` uses ``sampling.seed + i``. A higher ``priority`` runs first. ``prompt_logprobs`` asks for
-    that many alternatives per prompt token; such a request computes its whole prompt. ``salt`` and ``extras`` enter
-    the cache's root: requests share blocks only where both agree (``extras`` are digests of 128 bits or more).
-    ``reuse=False`` takes nothing from the cache and leaves nothing in it. ``tenant`` is whose request it is: compute
-    and cache are shared fairly between tenants, by weight.
+    Sample ``i`` of ``n`` uses ``sampling.seed + i``. A higher ``priority`` runs first among those of its tenant.
+    ``prompt_logprobs`` asks for that many alternatives per prompt token; such a request computes its whole prompt.
+    ``salt`` and ``extras`` enter the cache's root: requests share blocks only where both agree (``extras`` are digests
+    of 128 bits or more). ``reuse=False`` takes nothing from the cache and leaves nothing in it. ``tenant`` is whose
+    request it is: compute and cache are shared fairly between tenants, by weight.
     """
 
     id: RequestId
@@ -90,6 +90,7 @@ class Event:
 
     ``token`` is None when a sequence ends without drawing one (aborted, failed, cut by a stop string). The last event
     of a sequence carries ``finish_reason`` and ``usage``; the first carries ``prompt_logprobs`` when asked for.
+    ``of_request``: the error lies in what was asked.
     """
 
     request: RequestId
@@ -102,3 +103,4 @@ class Event:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     error: str = ""
+    of_request: bool = False

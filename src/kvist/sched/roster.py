@@ -12,9 +12,12 @@ from kvist.sched.service import Service
 
 
 class Roster:
-    """Every sequence alive, filed under its key; those that wait in a queue per tenant.
+    """Every sequence alive; those that wait in a queue per tenant, by key.
 
-    ``urgent`` are those of the waiting before whom nobody else is admitted.
+    A key holds the priority that the client gave, so keys are compared within a tenant only. Between tenants the
+    running stand by age: each has as many places as it has sequences, where their arrivals say, and its own keys say
+    who of it takes which. So a priority moves a sequence past others of its tenant and past nobody else. ``urgent`` are
+    those of the waiting before whom nobody else of their tenant is admitted.
     """
 
     def __init__(self, order: Order, service: Service) -> None:
@@ -23,9 +26,23 @@ class Roster:
         self._service = service
         self.queues: dict[str, list[Sequence]] = {}
         self.urgent: list[Sequence] = []
-        self.running: list[Sequence] = []
+        self._by_age: list[Sequence] = []
+        self._line: list[Sequence] | None = []
+        self._places: dict[SeqId, Sequence] = {}
         self.live: dict[SeqId, Sequence] = {}
         self.requests: dict[RequestId, list[Sequence]] = {}
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The running, in order: the first is served first, the last is preempted first. Not to be changed."""
+        if self._line is None:
+            mine: dict[str, list[Sequence]] = {}
+            for seq in self._by_age:
+                mine.setdefault(seq.request.tenant, []).append(seq)
+            turns = {tenant: iter(sorted(seqs, key=self._key)) for tenant, seqs in mine.items()}
+            self._line = [next(turns[seq.request.tenant]) for seq in self._by_age]
+            self._places = {seq.id: place for seq, place in zip(self._line, self._by_age, strict=True)}
+        return self._line
 
     @property
     def waiting(self) -> list[Sequence]:
@@ -58,7 +75,7 @@ class Roster:
             self.hurry(seq)
 
     def hurry(self, seq: Sequence) -> None:
-        """Nobody else is admitted before waiting ``seq``."""
+        """Nobody else of its tenant is admitted before waiting ``seq``, and nobody at all in its tenant's turn."""
         if not seq.turn.urgent:
             seq.turn.urgent = True
             insort(self.urgent, seq, key=self._key)
@@ -67,7 +84,8 @@ class Roster:
         """Put ``seq`` among the running."""
         self.leave(seq)
         seq.state = State.RUNNING
-        insort(self.running, seq, key=self._key)
+        insort(self._by_age, seq, key=self._age)
+        self._line = None
 
     def drop(self, seq: Sequence) -> None:
         """``seq`` is over."""
@@ -81,8 +99,29 @@ class Roster:
             del self.requests[seq.request.id]
 
     def goes_before(self, a: Sequence, b: Sequence) -> bool:
-        """True when ``a`` has the smaller key."""
-        return self._key(a) < self._key(b)
+        """True when ``a`` stands before ``b`` among the running, as long as these are not ``entangled``."""
+        if a.request.tenant == b.request.tenant:
+            return self._key(a) < self._key(b)
+        return self._age(a) < self._age(b)
+
+    def less_important(self, seq: Sequence, other: Sequence) -> bool:
+        """True when running ``seq`` stands behind ``other`` for its priority: in its tenant, or moved back by it."""
+        if seq.request.tenant == other.request.tenant:
+            return seq.yields_to(other)
+        return bool(self.running) and self._age(self._places[seq.id]) > max(self._age(seq), self._age(other))
+
+    def entangled(self, seq: Sequence) -> bool:
+        """True when, with ``seq`` among the running, both tenants and priorities differ.
+
+        Then places change hands when somebody starts or ends, and who stands before whom does not last.
+        """
+        others = self._by_age
+        return any(other.request.tenant != seq.request.tenant for other in others) and any(
+            other.request.priority != seq.request.priority for other in others
+        )
+
+    def _age(self, seq: Sequence) -> tuple[int, int, int]:
+        return self.order.rank(seq)[0], seq.arrival, seq.sample
 
     def leave(self, seq: Sequence) -> None:
         """Take ``seq`` off its list (before its key changes)."""
@@ -95,5 +134,6 @@ class Roster:
             if seq.turn.urgent:
                 self.urgent.remove(seq)
         elif seq.state is State.RUNNING:
-            self.running.remove(seq)
+            self._by_age.remove(seq)
+            self._line = None
         seq.state = State.PENDING

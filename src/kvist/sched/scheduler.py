@@ -150,10 +150,11 @@ class Scheduler:
                 arrival=self.counters.requests,
                 sampling=replace(request.sampling, seed=request.sampling.seed + i) if i else request.sampling,
                 limit_tokens=limit,
-                tokens=list(request.prompt),
+                tokens=[],
             )
             for i in range(request.n)
         ]
+        family[0].wake()
         self._next_seq += request.n
         family[0].siblings = family[1:]
         family[0].counts_lookup = True
@@ -193,7 +194,7 @@ class Scheduler:
             self._roster.live[logprobs.seq].note_prompt_logprobs(logprobs.start, logprobs.items)
         self._service.settle()
         self.pace.learn(
-            continued=sum(row.single for row in flight.rows),
+            flight.load,
             chunk_tokens=sum(row.chunk_tokens for row in flight.rows),
             seconds=result.seconds,
         )

@@ -32,9 +32,10 @@ class Turn:
     """One stay in the queue: a new one whenever a sequence comes to wait.
 
     ``reason``: it waits for its turn or budget (``queue``), for blocks (``capacity``), for somebody who computes its
-    prefix (``leader``). ``overtaken`` counts admissions past it; ``urgent``: nobody else is admitted before it. Then
-    what the gate and the lookups found last, and when: -1 is never. ``led_tokens`` is what was cached when it first
-    waited for a leader.
+    prefix (``leader``). ``overtaken`` counts admissions past it; ``urgent``: nobody of its tenant is admitted before
+    it. Then what the gate and the lookups found last, and when: -1 is never. ``led_tokens`` is what was cached when it
+    first waited for a leader; ``leader``, ``leader_computed`` and ``leader_step`` are who it waits for, how far that
+    was and when; ``goes_alone``: it has waited for one long enough.
     """
 
     reason: Literal["queue", "capacity", "leader"] = "queue"
@@ -47,6 +48,10 @@ class Turn:
     asked_version: tuple[int, int] = (0, 0)
     cached_tokens: int = 0
     led_tokens: int | None = None
+    leader: SeqId | None = None
+    leader_computed: int = 0
+    leader_step: int = -1
+    goes_alone: bool = False
     common: dict[SeqId, int] = field(default_factory=dict)
 
 
@@ -54,10 +59,11 @@ class Turn:
 class Sequence:
     """``tokens`` (prompt, then output) and how many of them are ``computed``; every step lets the second catch up.
 
-    ``limit_tokens`` is the length at which it ends. ``drafts`` are guesses that follow ``tokens``. ``entered`` is what
-    it had computed when it last got its tables, by a hit or a fork: until it goes beyond, it has nothing of its own to
-    publish, and copies it was promised may not have been made. ``seen_tokens`` is the most positions that ever were in
-    the cache for it: below it, computing is recomputing and a hit is a self-hit. ``siblings`` are samples that wait for
+    A sample that waits for another has no ``tokens`` yet (``wake``). ``limit_tokens`` is the length at which it ends.
+    ``drafts`` are guesses that follow ``tokens``. ``entered`` is what it had computed when it last got its tables, by a
+    hit or a fork: until it goes beyond, it has nothing of its own to publish, and copies it was promised may not have
+    been made. ``seen_tokens`` is the most positions that ever were in the cache for it: below it, computing is
+    recomputing and a hit is a self-hit. ``siblings`` are samples that wait for
     this one to compute their common prompt. ``counts_lookup``: its first admission is the request's lookup in the
     cache. ``match`` is what its first admission found, ``led``: it waited for a leader. ``known``: the executor was
     introduced to it.
@@ -101,7 +107,7 @@ class Sequence:
     @property
     def output_tokens(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - len(self.request.prompt) if self.tokens else 0
 
     @property
     def lacking(self) -> int:
@@ -122,6 +128,16 @@ class Sequence:
     def hit_limit(self) -> int:
         """Most tokens to take from the cache: all but the last, and none whose row must yet give a log-probability."""
         return len(self.prompt_logprobs) - 1 if self.wants_prompt_logprobs else len(self.tokens) - 1
+
+    def yields_to(self, other: Sequence) -> bool:
+        """True when ``other`` is more important: of the same tenant, at a higher priority."""
+        mine, its = self.request, other.request
+        return mine.tenant == its.tenant and mine.priority < its.priority
+
+    def wake(self) -> None:
+        """A sample gets its tokens, now that it draws or queues: a hundred that wait do not hold a hundred prompts."""
+        if not self.tokens:
+            self.tokens = list(self.request.prompt)
 
     def note_prompt_logprobs(self, start: int, items: tuple[TokenLogprob, ...]) -> None:
         """Keep those not known yet (a recomputed row gives them again)."""

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from kvist.errors import BadValue, ModelError
 from kvist.server.job import Delta, Finish, Job
 from kvist.server.live import Live
-from kvist.server.memory import Memory
+from kvist.server.memory import Asked, Memory
 from kvist.server.service import Service
 from kvist.server.tenants import Tenant
 from kvist.step import TokenLogprob
-from kvist.text.parts import join_parts
+from kvist.text.plain import exceeds
 from kvist.text.tools.base import ToolFormat, ToolParser
 from kvist.text.tools.registry import choose, load
 from kvist.text.turns import Encoded
 
+T = TypeVar("T")
+
 LONG_CHARS: Final = 20_000
-"""Conversations longer than this are rendered and tokenised on a worker thread, so that other answers go on."""
+"""Conversations longer than this, everything counted, are read on a worker thread, so that other answers go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,9 @@ class _Sample:
 class Conversation:
     """The answer on its way. Read ``batch`` until it is empty, or ``close`` it."""
 
-    def __init__(self, live: Live, ask: ChatAsk, memory: Memory, tools: ToolFormat | None) -> None:
+    def __init__(self, live: Live, ask: ChatAsk, asked: Asked, tools: ToolFormat | None) -> None:
         self.live = live
-        self._ask = ask
-        self._memory = memory
+        self._asked = asked
         self._samples = [_Sample(tools.parser() if tools else None) for _ in range(ask.job.n)]
 
     async def batch(self) -> list[ChatEvent]:
@@ -127,10 +129,8 @@ class Conversation:
             events.append(Wrote(delta.sample, text, delta.token_ids, delta.logprobs))
         events += calls
         if delta.finish is not None:
-            ask = self._ask
-            answer = _answer(sample)
             ids = sample.ids[: delta.finish.usage.output_tokens]
-            self._memory.keep(self.live.job, ask.messages, ask.told, ask.template_extra, answer, ids, delta.finish)
+            self._asked.keep(self.live.job, _answer(sample), ids, delta.finish)
             events.append(Ended(delta.sample, delta.finish, len(sample.calls)))
         return events
 
@@ -157,41 +157,63 @@ def _answer(sample: _Sample) -> dict[str, Any]:
     return {"role": "assistant", "content": content or None, "tool_calls": calls}
 
 
+class _Workers:
+    """Two threads beside the event loop. At most one job of a tenant is on them: a costly one holds up its own tenant,
+    others for the rest of one job at most.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.pool = ThreadPoolExecutor(2, thread_name_prefix=name)
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    async def run(self, tenant: Tenant, work: Callable[..., T], *args: Any) -> T:
+        """What ``work`` returns or raises."""
+        async with self._busy.setdefault(tenant.name, asyncio.Lock()):
+            return await asyncio.get_running_loop().run_in_executor(self.pool, work, *args)
+
+
 class Chats:
     """Starts conversations. One per server."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._memory = Memory(service)
-        self._checkers = ThreadPoolExecutor(2, thread_name_prefix="kvist-grammar")
-        self._checking: dict[str, asyncio.Lock] = {}
-        """One new grammar of a tenant at a time: a costly one holds up its own tenant, others for one trial at most."""
+        self._readers = _Workers("kvist-chat")
+        self._checkers = _Workers("kvist-grammar")
+        self._memory = Memory(service, self._readers.pool)
 
     async def encode(self, ask: ChatAsk) -> Encoded:
         """The prompt's ids. Raises ``BadValue`` or ``UsageError`` for what the template cannot take."""
-        size = sum(len(str(m.get("content"))) for m in ask.messages if isinstance(m, Mapping))
-        if size > LONG_CHARS:
-            return await asyncio.to_thread(self._encode, ask)
-        return self._encode(ask)
+        return (await self._read(ask)).encoded
 
     async def start(self, ask: ChatAsk) -> Conversation:
         """Begin to answer. Raises what ``encode`` and ``Service.submit`` raise."""
         _check_choice(ask)
-        ask = replace(ask, messages=join_parts(ask.messages))
-        encoded = await self.encode(ask)
-        tools = self._format(ask)
+        served, asked = None, None
+        while asked is None or served is not self._service.served:  # new weights came meanwhile: their ids are others
+            served, asked = self._service.served, await self._read(ask)
+            tools = self._format(ask)
+            grammar = await self._grammar(ask, tools)
+        encoded = asked.encoded
         job = replace(
             ask.job,
             prompt=tuple(encoded.ids),
-            sampling=replace(ask.job.sampling, grammar=await self._grammar(ask, tools)),
+            sampling=replace(ask.job.sampling, grammar=grammar),
             show_special=tools is not None and tools.needs_special,
             kept_tokens=encoded.kept_tokens,
             first_rewritten=encoded.first_rewritten,
         )
-        return Conversation(self._service.submit(job), ask, self._memory, tools)
+        return Conversation(self._service.submit(job), ask, asked, tools)
 
-    def _encode(self, ask: ChatAsk) -> Encoded:
-        return self._memory.encode(ask.job, ask.messages, ask.told, ask.template_extra)
+    async def _read(self, ask: ChatAsk) -> Asked:
+        long = exceeds([ask.messages, ask.tools, ask.template_extra], LONG_CHARS)
+        encode = partial(self._memory.encode, long=long)
+        return await self._aside(ask, encode, ask.job, ask.messages, ask.told, ask.template_extra)
+
+    async def _aside(self, ask: ChatAsk, work: Callable[..., T], *args: Any) -> T:
+        """``work`` of a long conversation on a worker, of a short one here and now."""
+        if exceeds([ask.messages, ask.tools, ask.template_extra], LONG_CHARS):
+            return await self._readers.run(ask.job.tenant, work, *args)
+        return work(*args)
 
     def _format(self, ask: ChatAsk) -> ToolFormat | None:
         """How the model writes calls; None when it is told of no tools. Raises ``ModelError`` for a way not known."""
@@ -211,7 +233,8 @@ class Chats:
             choice: Any = ask.tool_choice
             if choice not in ("auto", "none", "required"):
                 choice = {"type": "function", "function": {"name": choice}}
-            forced = tools.grammar(ask.tools, choice, parallel=ask.parallel, token_id=served.tokenizer.id_of)
+            write = partial(tools.grammar, parallel=ask.parallel, token_id=served.tokenizer.id_of)
+            forced = await self._aside(ask, write, ask.tools, choice)
         if forced is None and grammar is None:
             return None
         if forced is not None and grammar is not None:
@@ -229,8 +252,7 @@ class Chats:
         """Compile a grammar, off the event loop. Raises ``BadValue`` for one that is not sound, or costs too much."""
         grammars = self._service.served.grammars
         assert grammars is not None
-        async with self._checking.setdefault(tenant.name, asyncio.Lock()):
-            await asyncio.get_running_loop().run_in_executor(self._checkers, grammars.check, grammar)
+        await self._checkers.run(tenant, grammars.check, grammar)
 
 
 def _check_choice(ask: ChatAsk) -> None:

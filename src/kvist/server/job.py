@@ -49,6 +49,8 @@ class Finish:
     timeline: Timeline
     stop: str | int | None = None
     error: str = ""
+    of_request: bool = False
+    """The error lies in what was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,8 @@ class EngineLoop:
         if stop is None and event.finish_reason == "stop" and writing.token_ids:
             stop = writing.token_ids[-1]
         timeline = self._served.engine.timeline(event.seq)
-        return Finish("stop" if stopped else event.finish_reason, event.usage, timeline, stop, event.error)
+        reason = "stop" if stopped else event.finish_reason
+        return Finish(reason, event.usage, timeline, stop, event.error, event.of_request)
 
 
 def _answer(order: _Call) -> None:

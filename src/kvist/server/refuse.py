@@ -43,6 +43,13 @@ def busy(what: str, *, retry_after_s: float, status: int = 429, code: str = "bus
     return Refusal(status, code, what, remedy=f"retry in {seconds} s", headers={"Retry-After": str(seconds)})
 
 
+def failure(error: str, *, of_request: bool) -> Refusal:
+    """An answer that ended with an error: what was asked cannot be done, or we could not do it."""
+    if of_request:
+        return Refusal(400, "impossible_request", error)
+    return Refusal(500, "engine_error", error or "the engine failed on this request")
+
+
 _STATUS: Final[tuple[tuple[type[KvistError], int, str], ...]] = (
     (PromptTooLong, 400, "context_length_exceeded"),
     (PoolTooSmall, 400, "context_length_exceeded"),

@@ -29,6 +29,8 @@ from kvist.server.served import Loader, Served
 log = logging.getLogger("kvist.server")
 T = TypeVar("T")
 PRIORITY_LIMIT = 1_000_000
+MOST_SCORES = 400_000
+"""Log-probabilities of one request: writing them takes microseconds each, during which nobody else is answered."""
 
 
 class Service:
@@ -117,9 +119,9 @@ class Service:
         self._tickets += 1
         if abs(job.priority) > PRIORITY_LIMIT:
             raise BadValue("priority", job.priority, f"a whole number in [-{PRIORITY_LIMIT}, {PRIORITY_LIMIT}]")
-        for token in job.prompt:
-            if not 0 <= token < served.vocab:
-                raise BadValue("prompt", token, f"token ids in [0, {served.vocab})")
+        if job.prompt and not (0 <= min(job.prompt) and max(job.prompt) < served.vocab):
+            wrong = next(token for token in job.prompt if not 0 <= token < served.vocab)
+            raise BadValue("prompt", wrong, f"token ids in [0, {served.vocab})")
         for token in job.stop_ids:
             if not 0 <= token < served.vocab:
                 raise BadValue("stop_token_ids", token, f"token ids in [0, {served.vocab})")
@@ -127,6 +129,11 @@ class Service:
             if token >= served.vocab:
                 raise BadValue("logit_bias", (token, bias), f"token ids below the vocabulary size {served.vocab}")
         most = job.max_tokens or self.config.max_output_tokens or served.context_tokens
+        if job.sampling.logprobs is not None:
+            scores = job.n * min(most, served.context_tokens) * (1 + job.sampling.logprobs)
+            if scores > MOST_SCORES:
+                expected = f"at most {MOST_SCORES} log-probabilities in all: n x max_tokens x (1 + alternatives)"
+                raise BadValue("logprobs", scores, expected, remedy="ask for fewer, or set max_tokens")
         return Request(
             id=RequestId(f"r{self._tickets}"),
             prompt=job.prompt,

@@ -52,7 +52,15 @@ CODECS: Final = (
     Variant("bf16", "kernels/codec", "rows rounded to bfloat16", exact=False, needs=("torch",)),
 )
 
-EVICT: Final = (Variant("lru", "cache/evict", "the block unused for longest goes first"),)
+EVICT: Final = (
+    Variant("lru", "cache/evict", "the block unused for longest goes first"),
+    Variant(
+        "interval",
+        "cache/evict",
+        "what is not used again goes first, then what is expected back last: for loops larger than the pool",
+        knobs=(("patience", "intervals without a use until a run is overdue"),),
+    ),
+)
 
 ORDER: Final = (
     Variant("fcfs", "sched/order", "first come, first served"),

@@ -33,6 +33,21 @@ def as_plain(value: Any, where: str, depth: int = 0) -> Any:
     raise BadValue(where, type(value).__name__, "text, number, true, false, null, list or object")
 
 
+def exceeds(value: Any, most_chars: int) -> bool:
+    """Whether texts in ``value`` have more characters, a thing that is no text counted for one. Stops at the bound."""
+    left, stack = most_chars, [value]
+    while stack and left >= 0:
+        item = stack.pop()
+        size = len(item) if isinstance(item, (str, Mapping, list, tuple)) else 0
+        left -= size + 1
+        if left >= 0 and isinstance(item, Mapping):
+            stack += item.keys()
+            stack += item.values()
+        elif left >= 0 and isinstance(item, (list, tuple)):
+            stack += item
+    return left < 0
+
+
 def strings(value: Any, depth: int = 0) -> Iterable[str]:
     """Every text in ``value``, names of fields included."""
     if isinstance(value, str):
@@ -63,3 +78,19 @@ def marked(value: Any, mark: Callable[[str], str]) -> Any:
 def _too_deep() -> BadValue:
     what = f"at most {MAX_DEPTH} objects and lists within each other"
     return BadValue("messages", "...", what, remedy="flatten what is nested so deeply")
+
+
+def refuse_surrogates(text: str) -> None:
+    """Raises ``BadValue`` for lone surrogates: they are no text."""
+    if not isinstance(text, str):
+        raise BadValue("text", type(text).__name__, "a str", remedy="decode bytes first, with errors='replace'")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        around = text[max(0, error.start - 8) : error.start + 8]
+        raise BadValue(
+            "text",
+            around,
+            f"no lone surrogates, found U+{ord(text[error.start]):04X} at character {error.start}",
+            remedy="decode the bytes with errors='replace', not 'surrogateescape'",
+        ) from None

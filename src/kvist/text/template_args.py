@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvist.errors import BadValue, CorruptFile, UsageError
 from kvist.text.chat import ChatTemplate
-from kvist.text.plain import as_plain, strings
+from kvist.text.plain import as_plain, exceeds
 
 OWN_NAMES: Final = frozenset(
     "messages tools add_generation_prompt documents bos_token eos_token pad_token unk_token raise_exception "
@@ -38,10 +38,9 @@ def check_template_kwargs(value: Any, where: str = "chat_template_kwargs") -> di
             raise BadValue(where, name, "names made of letters, digits and underscores, a letter first")
         if name in OWN_NAMES:
             raise BadValue(where, name, "a name that the server does not set itself", remedy=f"leave {name} out")
+    if exceeds(value, MAX_ARG_CHARS):
+        raise BadValue(where, "...", f"at most {MAX_ARG_CHARS} characters of text, other things counting for one each")
     plain: dict[str, Any] = as_plain(value, where)
-    chars = sum(map(len, strings(plain)))
-    if chars > MAX_ARG_CHARS:
-        raise BadValue(where, f"{chars} characters", f"at most {MAX_ARG_CHARS} characters of text")
     return plain
 
 

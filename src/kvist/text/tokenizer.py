@@ -7,14 +7,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvist.errors import BadValue
 from kvist.text.control import ControlWords
 from kvist.text.pieces import Speller
+from kvist.text.plain import refuse_surrogates
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+LONG_CHARS: Final = 4096
+"""From here on the library's call for many texts is used: it alone lets other threads run meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -167,33 +172,20 @@ class Tokenizer:
         return list(self._vocabulary.lead_ids or (self.bos_id,)) if add_bos else []  # type: ignore[arg-type]
 
     def _run(self, text: str, *, special: bool, first: bool = True) -> Any:
-        _refuse_surrogates(text)
+        refuse_surrogates(text)
         with self._lock:
             self._backend.encode_special_tokens = not special
             for prefixer in self._first_only:
                 prefixer.prepend_scheme = "first" if first else "never"
-            return self._backend.encode(text, add_special_tokens=False)
+            if len(text) < LONG_CHARS:
+                return self._backend.encode(text, add_special_tokens=False)
+            return self._backend.encode_batch([text], add_special_tokens=False)[0]
 
     def _controls(self, text: str, whole: Any) -> list[tuple[int, int, int]]:
         """(id, start, end) of each control token that was matched in ``text`` (not: unknown-token stand-ins)."""
         pairs = zip(whole.ids, whole.offsets, strict=True)
         spans = [(n, a, b) for n, (a, b) in pairs if n in self._vocabulary.guarded]
         return [(n, a, b) for n, a, b in spans if text[a:b].strip() == (self._vocabulary.pieces[n] or "").strip()]
-
-
-def _refuse_surrogates(text: str) -> None:
-    if not isinstance(text, str):
-        raise BadValue("text", type(text).__name__, "a str", remedy="decode bytes first, with errors='replace'")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        around = text[max(0, error.start - 8) : error.start + 8]
-        raise BadValue(
-            "text",
-            around,
-            f"no lone surrogates, found U+{ord(text[error.start]):04X} at character {error.start}",
-            remedy="decode the bytes with errors='replace', not 'surrogateescape'",
-        ) from None
 
 
 def _first_only(pre_tokenizer: Any) -> list[Any]:

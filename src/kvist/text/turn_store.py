@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Final
 
 ENTRY_TOKENS: Final = 64
@@ -22,10 +21,14 @@ class Kept:
     prompt_tokens: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Run:
-    """One path through a conversation. ``entries``: key -> (prompt tokens, tokens up to the answer's end)."""
+    """One path through a conversation. ``entries``: key -> (prompt tokens, tokens up to the answer's end).
 
+    Ends ascend in the order of ``entries``; the last one is the end of ``ids``.
+    """
+
+    owner: str
     ids: array[int]
     entries: dict[bytes, tuple[int, int]] = field(default_factory=dict)
 
@@ -34,90 +37,110 @@ class _Run:
         return len(self.ids) + ENTRY_TOKENS * len(self.entries)
 
 
+@dataclass(slots=True)
+class _Shelf:
+    """What one owner holds, last used last."""
+
+    runs: OrderedDict[_Run, None] = field(default_factory=OrderedDict)
+    held_tokens: int = 0
+
+
 class TurnStore:
-    """Least recently used paths go first. ``max_tokens`` bounds ids, with 64 more for each key.
+    """``max_tokens`` bounds ids, with 64 more for each key. When it is full, the owner of the most makes room: his
+    least recently used paths go. So each of n owners may hold an n-th part, whatever the others store.
 
     A conversation that grows is one path: the answers of earlier turns point into the latest turn's ids, so n turns
-    cost the ids of the last one, not the sum of all prompts.
+    cost the ids of the last one, not the sum of all prompts. Where it branches, a new path begins.
     """
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self.held_tokens = 0
         self.evicted = 0
-        self._runs: OrderedDict[int, _Run] = OrderedDict()
-        self._where: dict[bytes, int] = {}
-        self._serials = count()
+        self._shelves: defaultdict[str, _Shelf] = defaultdict(_Shelf)
+        self._where: dict[bytes, _Run] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Keys that ``get`` would find."""
         return len(self._where)
 
+    @property
+    def held_tokens(self) -> int:
+        """Ids, and 64 more for each key."""
+        with self._lock:
+            return self._held()
+
     def put(
-        self, keys: Iterable[bytes], earlier: Sequence[bytes], prompt: Sequence[int], output: Sequence[int]
+        self,
+        keys: Sequence[bytes],
+        earlier: Sequence[bytes],
+        prompt: Sequence[int],
+        output: Sequence[int],
+        owner: str = "",
     ) -> None:
         """Store one answer under each of ``keys``, unless it is larger than the store.
 
-        ``earlier``: keys of the answers before it, first to last.
+        ``earlier``: keys of the answers before it, first to last. Costs O(prompt and output), however many they are.
         """
         ids = array("i", prompt)
         split = len(ids)
         ids.extend(output)
-        run = _Run(ids, dict.fromkeys(keys, (split, len(ids))))
-        if run.weight > self.max_tokens:
+        if len(ids) + ENTRY_TOKENS * len(keys) > self.max_tokens:
             return
         with self._lock:
-            for key in run.entries:
+            for key in keys:
                 self._forget(key)
-            self._adopt(run, earlier)
-            serial = next(self._serials)
-            self._runs[serial] = run
-            self._where |= dict.fromkeys(run.entries, serial)
-            self.held_tokens += run.weight
-            while self.held_tokens > self.max_tokens:
+            run = self._gone_on(earlier, ids) or _Run(owner, ids)
+            run.owner = owner
+            for key in keys:
+                run.entries[key] = (split, len(ids))
+                self._where[key] = run
+            self._shelves[owner].runs[run] = None
+            self._shelves[owner].held_tokens += run.weight
+            while self._held() > self.max_tokens:
                 self._evict()
 
     def get(self, key: bytes) -> Kept | None:
         """What ``put`` stored, as a copy; counts as a use."""
         with self._lock:
-            serial = self._where.get(key)
-            if serial is None:
+            run = self._where.get(key)
+            if run is None:
                 return None
-            self._runs.move_to_end(serial)
-            run = self._runs[serial]
+            self._shelves[run.owner].runs.move_to_end(run)
             prompt_tokens, end = run.entries[key]
             return Kept(run.ids[:end], prompt_tokens)
 
-    def _adopt(self, run: _Run, earlier: Sequence[bytes]) -> None:
-        """Move the answers that ``run`` goes on from into it."""
-        serial = next((self._where[key] for key in reversed(earlier) if key in self._where), None)
-        if serial is None:
-            return
-        parent, size = self._runs[serial], run.ids.itemsize
-        new, old = run.ids.tobytes(), parent.ids.tobytes()
-        shared = max((end for _, end in parent.entries.values() if new.startswith(old[: end * size])), default=0)
-        for key, spans in list(parent.entries.items()):
-            if spans[1] <= shared:
-                self._forget(key)
-                run.entries[key] = spans
+    def _held(self) -> int:
+        return sum(shelf.held_tokens for shelf in self._shelves.values())
+
+    def _gone_on(self, earlier: Sequence[bytes], ids: array[int]) -> _Run | None:
+        """The path that ``ids`` go on from, taken off its shelf and lengthened to them; None where they leave it."""
+        run = next((self._where[key] for key in reversed(earlier) if key in self._where), None)
+        if run is None or ids[: len(run.ids)] != run.ids:
+            return None
+        shelf = self._shelves[run.owner]
+        shelf.held_tokens -= run.weight
+        del shelf.runs[run]
+        run.ids = ids
+        return run
 
     def _forget(self, key: bytes) -> None:
-        serial = self._where.pop(key, None)
-        if serial is None:
+        run = self._where.pop(key, None)
+        if run is None:
             return
-        run = self._runs[serial]
-        self.held_tokens -= run.weight
+        shelf = self._shelves[run.owner]
+        shelf.held_tokens -= run.weight
         del run.entries[key]
-        del run.ids[max((end for _, end in run.entries.values()), default=0) :]
+        _, end = next(reversed(run.entries.values()), (0, 0))
+        del run.ids[end:]
+        shelf.held_tokens += run.weight
         if not run.entries:
-            del self._runs[serial]
-        else:
-            self.held_tokens += run.weight
+            del shelf.runs[run]
 
     def _evict(self) -> None:
-        _, run = self._runs.popitem(last=False)
-        self.held_tokens -= run.weight
+        shelf = max(self._shelves.values(), key=lambda each: each.held_tokens)
+        run, _ = shelf.runs.popitem(last=False)
+        shelf.held_tokens -= run.weight
         self.evicted += len(run.entries)
         for key in run.entries:
             del self._where[key]

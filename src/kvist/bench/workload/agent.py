@@ -63,7 +63,7 @@ class Agent:
     def _play(self, agent: int, seed: int) -> Play:
         draw = Random(f"agent/{seed}/{agent}")
         parts: tuple[Part, ...] = (Part("system", f"main/{agent}", self.prefix_tokens),)
-        for turn in range(self.rounds):
+        for turn in range(1, self.rounds + 1):
             parts += (Part("user", f"tool/{agent}/{turn}", self.suffix_tokens),)
             answer = yield Ask(f"a{agent}t{turn}", parts, self.output_tokens, turn, "main")
             parts += (Part("assistant", said=answer),)
@@ -72,18 +72,19 @@ class Agent:
                 length = draw.randint((self.subagent_tokens + 1) // 2, self.subagent_tokens)
                 yield Ask(f"a{agent}t{turn}s{sub}", (Part("user", cold, length),), self.output_tokens, turn, "sub")
         parts += (Part("user", f"tool/{agent}/last", self.suffix_tokens),)
-        yield Ask(f"a{agent}last", parts, self.output_tokens, self.rounds, "final")
+        yield Ask(f"a{agent}last", parts, self.output_tokens, self.rounds + 1, "final")
 
     def verdict(self, records: Sequence[Record], fit: Fit) -> dict[str, Any] | None:
         """Of the agents that came to their last question: how many were warm, by usage and by TTFT."""
         finals = [r for r in records if r.role == "final" and r.ok]
         reported = [r.cached_tokens for r in finals]
         known = all(c is not None for c in reported) and bool(finals)
-        times = [fit.cached_tokens(r) for r in finals] if fit.usable else []
+        times = [fit.cached_tokens(r) for r in finals]
+        timed = bool(times) and None not in times
         return {
             "main_contexts": len(finals),
             "warm_reported": sum(_warm(c, r) for c, r in zip(reported, finals, strict=True)) if known else None,
-            "warm_by_ttft": sum(_warm(c, r) for c, r in zip(times, finals, strict=True)) if times else None,
+            "warm_by_ttft": sum(_warm(c, r) for c, r in zip(times, finals, strict=True)) if timed else None,
             "warm_means_of_reusable": WARM,
             "final_ttft_s": [r.ttft_s for r in finals],
             "expected_cold_ttft_s": [fit.cold_s(r.prompt_tokens) for r in finals] if fit.usable else None,

@@ -3,15 +3,15 @@
 A workload is a frozen dataclass; its fields are its knobs (flags of the same names). It gives ``Script``s: a script is
 one client's requests in sequence, a generator that yields an ``Ask`` and is sent the server's ``Answer``. Prompts are
 named, not written: a ``Part`` with a name and a length means the same tokens wherever that name appears in a run, so
-two prompts share a prefix exactly when their first parts are equal.
+two prompts share a prefix exactly when their first parts are equal. In a run of another ``recipe`` it means others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from random import Random
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from kvist.bench.infer import Fit
 from kvist.bench.record import Answer, Record
@@ -19,6 +19,8 @@ from kvist.errors import BadValue
 
 Item = TypeVar("Item")
 ORDERS = ("grouped", "round-robin", "shuffled")
+_NOT_SIZES: Final = ("order", "think_s", "speedup", "trace")
+"""Knobs that say when or from where, not what or how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. ``turn`` counts within its script; ``role`` is what the workload's verdict looks for."""
+    """One request. ``turn`` counts from 1 within its script; ``role`` is what the workload's verdict looks for."""
 
     name: str
     parts: tuple[Part, ...]
     output_tokens: int
-    turn: int = 0
+    turn: int = 1
     role: str = ""
     pause_s: float = 0.0
 
@@ -93,6 +95,16 @@ class Workload(Protocol):
     def verdict(self, records: Sequence[Record], fit: Fit) -> dict[str, Any] | None:
         """What this workload asks of the numbers beyond the common report, or None."""
         ...
+
+
+def recipe(workload: Workload) -> str:
+    """A workload's name and sizes: with the seed, what decides the tokens of its prompts.
+
+    So runs of another workload, or of another size, under the same seed share nothing: a shorter prefix would else be
+    the beginning of a longer one of the same name.
+    """
+    knobs = asdict(workload)  # type: ignore[call-overload]  # every variant is a dataclass
+    return "/".join([workload.name, *(f"{k}={v}" for k, v in knobs.items() if k not in _NOT_SIZES)])
 
 
 def once(ask: Ask) -> Callable[[], Play]:

@@ -57,9 +57,9 @@ class MultiTurn:
 
     def _play(self, client: int) -> Play:
         parts: tuple[Part, ...] = (Part("system", "system", self.prefix_tokens),) if self.prefix_tokens else ()
-        for turn in range(self.rounds):
+        for turn in range(1, self.rounds + 1):
             parts += (Part("user", f"user/{client}/{turn}", self.suffix_tokens),)
-            pause_s = self.think_s if turn else 0.0
+            pause_s = self.think_s if turn > 1 else 0.0
             answer = yield Ask(f"c{client}t{turn}", parts, self.output_tokens, turn, pause_s=pause_s)
             parts += (Part("assistant", said=answer),)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from kvist.bench.infer import Fit
 from kvist.bench.record import Record
-from kvist.bench.trace_file import Row, read
+from kvist.bench.trace_file import Row, digest, read
 from kvist.bench.workload.base import Ask, Part, Script, check_counts, once
 from kvist.errors import BadValue
 
@@ -62,24 +62,25 @@ class Trace:
 
     def scripts(self, seed: int) -> Sequence[Script]:
         """One script a row, at the row's time."""
-        rows = self._rows()
+        rows, file = self._rows(), digest(self.trace)
         start_s = rows[0].at_s
-        return [self._script(i, row, (row.at_s - start_s) / self.speedup) for i, row in enumerate(rows)]
+        return [self._script(file, i, row, (row.at_s - start_s) / self.speedup) for i, row in enumerate(rows)]
 
-    def _script(self, index: int, row: Row, at_s: float) -> Script:
+    def _script(self, file: str, index: int, row: Row, at_s: float) -> Script:
         name = f"t{index}"
-        ask = Ask(name, self._parts(index, row), max(1, round(row.output_tokens * self.length_factor)))
+        ask = Ask(name, self._parts(file, index, row), max(1, round(row.output_tokens * self.length_factor)))
         return Script(name, 1, once(ask), at_s)
 
-    def _parts(self, index: int, row: Row) -> tuple[Part, ...]:
+    def _parts(self, file: str, index: int, row: Row) -> tuple[Part, ...]:
+        """Named after the file's content: every trace has a block 0."""
         block = max(1, round(self.block_tokens * self.length_factor))
         left, parts = max(1, round(row.input_tokens * self.length_factor)), []
         for block_id in row.block_ids:
             if left > 0:
-                parts.append(Part("user", f"block/{block_id}", min(block, left)))
+                parts.append(Part("user", f"{file}/block/{block_id}", min(block, left)))
                 left -= block
         if left > 0:
-            parts.append(Part("user", f"rest/{index}", left))
+            parts.append(Part("user", f"{file}/rest/{index}", left))
         return tuple(parts)
 
     def verdict(self, records: Sequence[Record], fit: Fit) -> dict[str, Any] | None:

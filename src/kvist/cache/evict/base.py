@@ -3,7 +3,8 @@
 A policy sees numbers of one node and answers with something sortable; the smallest goes first. It is asked when a node
 enters the evict queue and again when it comes to the front: an answer that rose in between sends the node back, so a
 policy costs O(log nodes) per evicted run and never walks the tree. Answers of one node should not fall unless it is
-used. Time is the cache's own count of uses: no policy reads a clock.
+used. A policy may spare nodes for a time (``spared``): they go when all others of their tenant are gone. Time is the
+cache's own count of uses: no policy reads a clock.
 
 What a policy cannot decide: nodes with children wait until they have none, blocks that a sequence holds stay, and a
 leaf is always cut from its tail, span by span.
@@ -35,6 +36,14 @@ class NodeFacts(Protocol):
         ...
 
     @property
+    def gap(self) -> int:
+        """Ticks without use before the last admission that used it, be it in the tree or evicted; 0: none is known.
+
+        Of nodes made before anything was evicted, until they are used: about as long as the pool takes to fill.
+        """
+        ...
+
+    @property
     def hits(self) -> int:
         """Admissions that used the node."""
         ...
@@ -55,4 +64,12 @@ class EvictPolicy(Protocol):
 
     def priority(self, node: NodeFacts) -> Priority:
         """Smallest goes first. Ties go to the node created first."""
+        ...
+
+    def spared(self, node: NodeFacts, now: int) -> Priority | None:
+        """None: ``priority`` counts. Else the node is spared at tick ``now``, and the smallest of those goes first.
+
+        Must sort behind every ``priority``, change with the node's use only, and end (None) as time passes, at the
+        tick that ``priority`` orders by if at all: the queue looks for spared nodes when its front is one.
+        """
         ...

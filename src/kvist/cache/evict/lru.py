@@ -16,3 +16,7 @@ class Lru:
     def priority(self, node: NodeFacts) -> Priority:
         """The tick of the last use."""
         return (node.last_use,)
+
+    def spared(self, node: NodeFacts, now: int) -> Priority | None:
+        """Nothing is."""
+        return None

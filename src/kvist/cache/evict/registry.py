@@ -8,7 +8,10 @@ from typing import Final
 from kvist.cache.evict.base import EvictPolicy
 from kvist.errors import BadValue
 
-_FILES: Final = {"lru": ("kvist.cache.evict.lru", "Lru")}
+_FILES: Final = {
+    "lru": ("kvist.cache.evict.lru", "Lru"),
+    "interval": ("kvist.cache.evict.interval", "Interval"),
+}
 
 
 def names() -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 ``key`` gives a tuple of ints; the smaller key is served first and preempted last. It must be total (no two sequences
 equal), begin with ``rank``, and may change only when ``seq.preemptions`` does, for a sequence is filed under its key.
-``rank`` is (0 when nobody may go before it, else 1; then lower first): between equal ranks tenants take turns by what
-they were served, and within a tenant the key decides. Both read the sequence and change nothing.
+``rank`` is (0 when nobody of its tenant may go before it, else 1; then lower first). A key is compared within a tenant
+only: between tenants what they were served decides who starts, and age who runs on (``roster.py``), for the client
+says the priority in it. Both read the sequence and change nothing.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from starlette.types import Receive
 
 from kvist.server.chat import Called, Conversation, Ended, Wrote
 from kvist.server.job import Finish
-from kvist.server.refuse import Refusal
+from kvist.server.refuse import Refusal, failure
 from kvist.server.stream import unless_gone
 
 Piece = str | Called | Ended
@@ -66,6 +66,6 @@ class Reader:
 def check(finish: Finish) -> None:
     """Raises ``Refusal`` for an answer that did not come to its own end."""
     if finish.reason == "error":
-        raise Refusal(500, "generation_failed", finish.error or "the answer failed")
+        raise failure(finish.error, of_request=finish.of_request)
     if finish.reason == "abort":
         raise Refusal(503, "aborted", "the server ended the answer before it was complete", remedy="ask again")

@@ -13,7 +13,7 @@ from kvist.server.job import Finish, Job
 from kvist.server.live import Bill, Live
 from kvist.server.openai.schema import StreamOptions
 from kvist.server.records import record_id
-from kvist.server.refuse import Refusal
+from kvist.server.refuse import Refusal, failure
 from kvist.server.served import Served
 from kvist.server.stream import DONE, dump, event
 
@@ -90,7 +90,7 @@ def stop_reason(finish: Finish, job: Job) -> str | int | None:
 
 def failed(finish: Finish) -> Refusal:
     """The engine gave up on a sample."""
-    return Refusal(500, "engine_error", finish.error or "the engine failed on this request")
+    return failure(finish.error, of_request=finish.of_request)
 
 
 class Frame:
