@@ -17,6 +17,7 @@ VALUES = {
     "kv_blocks": ("7", 7), "kv_memory": ("3MiB", 3 << 20), "block_tokens": ("64", 64), "kv_format": ("f32", "f32"),
     "prefix_cache": ("off", False), "token_budget": ("99", 99), "max_sequences": ("5", 5), "chunk_tokens": ("12", 12),
     "context_tokens": ("800", 800), "order": ("prefix", "prefix"), "itl_slo": ("80ms", "80ms"),
+    "evict": ("interval", "interval"),
 }  # fmt: skip
 
 

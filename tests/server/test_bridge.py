@@ -253,3 +253,29 @@ def test_anybody_on_the_network_is_not_its_keeper():
     with running(served(), host="0.0.0.0") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert CLIENT.post(url + "/update_weights", json={"path": "/etc/passwd"}).status_code == 403
+
+
+def test_one_who_floods_does_not_push_out_anothers_prefix():
+    """Sixteen at a time of one key, on a pool that two share: the other's prefix stays a hit all along."""
+    tenants = Tenants.parse(["a:ka", "b:kb"])
+    model = served(blocks=200, block_tokens=32, step_s=0.002, max_sequences=64, weights=tenants.weights)
+    with running(model, tenants=tenants) as server, concurrent.futures.ThreadPoolExecutor(16) as pool:
+        prefix = list(range(1000, 2000))
+        assert ask(server.url, prefix, 2, key="ka").status_code == 200
+        stop = threading.Event()
+
+        def flood(worker):
+            for i in range(1000):
+                if stop.is_set():
+                    return
+                prompt = [3000 + (worker * 7919 + i * 104729 + j * 31) % 40000 for j in range(500)]
+                assert ask(server.url, prompt, 16, key="kb", ignore_eos=True).status_code == 200
+
+        workers = [pool.submit(flood, i) for i in range(16)]
+        for turn in range(8):
+            time.sleep(0.2)
+            usage = ask(server.url, [*prefix, *range(30000 + turn, 30020 + turn)], 2, key="ka").json()["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] >= 1000
+        stop.set()
+        [w.result() for w in workers]
+        server.books()

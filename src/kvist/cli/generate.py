@@ -60,6 +60,7 @@ def command(
     context_tokens: opt.ContextTokens = None,
     order: opt.Order = None,
     itl_slo: opt.ItlSlo = None,
+    evict: opt.Evict = None,
     config: opt.Config = None,
 ) -> None:
     """Continue a prompt. Greedy unless ``--temperature`` says otherwise; ends with a ledger line."""

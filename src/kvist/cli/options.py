@@ -139,6 +139,7 @@ MaxSequences = Annotated[str | None, _option("max_sequences", ENGINE_PANEL)]
 ChunkTokens = Annotated[str | None, _option("chunk_tokens", ENGINE_PANEL)]
 ContextTokens = Annotated[str | None, _option("context_tokens", ENGINE_PANEL)]
 Order = Annotated[str | None, _option("order", ENGINE_PANEL)]
+Evict = Annotated[str | None, _option("evict", ENGINE_PANEL)]
 ItlSlo = Annotated[str | None, _option("itl_slo", ENGINE_PANEL)]
 Config = Annotated[
     Path | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvist.cache.cache import Cache
+from kvist.cache.evict.registry import load as load_evict
 from kvist.config import EngineConfig
 from kvist.engine.engine import Engine
 from kvist.engine.ports import Clock, Executor
@@ -34,6 +35,7 @@ def assemble(
         layout,
         blocks=config.cache.pool_blocks(layout.block_bytes),
         fingerprint=fingerprint,
+        policy=load_evict(config.cache.evict),
         reuse=config.cache.reuse,
         weights=dict(sched.weights),
     )

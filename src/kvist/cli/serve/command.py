@@ -53,6 +53,7 @@ def command(
     context_tokens: opt.ContextTokens = None,
     order: opt.Order = None,
     itl_slo: opt.ItlSlo = None,
+    evict: opt.Evict = None,
     config: opt.Config = None,
 ) -> None:
     """Serve a model to OpenAI and Anthropic clients. Ctrl-C or SIGTERM lets running answers end first."""

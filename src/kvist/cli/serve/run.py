@@ -60,12 +60,14 @@ def serve(params: Mapping[str, Any]) -> int:
 
 def _check(settings: Settings) -> None:
     """What would be refused after a minute of loading is refused now. Raises ``KvistError``."""
+    from kvist.cache.evict.registry import load as load_evict
     from kvist.sched.order.registry import load
     from kvist.sched.pace import read_slo
     from kvist.spec.format import KVFormat
     from kvist.spec.read import locate
 
     load(settings.engine.sched.order)
+    load_evict(settings.engine.cache.evict)
     read_slo(settings.engine.sched.itl_slo)
     KVFormat.parse(settings.engine.cache.format)
     if settings.model is not None:
