@@ -19,8 +19,10 @@ from kvist.cost.work import Chunk
 EXACT_STEPS: Final = 64
 SAMPLES: Final = 5
 FIRST_PERCENT: Final = 80
+NEXT_PERCENT: Final = 20
 NEWCOMERS: Final = 16
-"""As the scheduler shares a step: at most so much for the oldest prompt while others wait, at most so many new ones."""
+"""As the scheduler shares a step: at most so much for the oldest prompt while others wait, at least so much of the rest
+for the first that has not begun, at most so many new ones."""
 
 StepSeconds = Callable[[Counter[Chunk]], float]
 """Seconds of a step made of these chunks, each as often as it is counted."""
@@ -74,9 +76,11 @@ def _shares(left: list[int], fresh: int, budget: int) -> list[int]:
     if not wants:
         return shares
     first, *others = wants
-    most = max(1, budget * FIRST_PERCENT // 100) if others else budget
-    for i, bound in [(first, most), *((i, budget) for i in sorted(others, key=lambda i: left[i])), (first, budget)]:
-        take = max(0, min(bound, budget, left[i] - shares[i]))
+    percents = [(first, FIRST_PERCENT if others else 100)]
+    percents += [(began, NEXT_PERCENT)] if began in others else []
+    percents += [(i, 100) for i in (*sorted(others, key=lambda i: left[i]), first)]
+    for i, percent in percents:
+        take = max(0, min(max(1, budget * percent // 100), budget, left[i] - shares[i]))
         shares[i], budget = shares[i] + take, budget - take
     return shares
 

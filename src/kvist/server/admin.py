@@ -53,14 +53,16 @@ def _health(routes: APIRouter, service: Service) -> None:
             return "dead", 503
         return ("draining", 503) if service.draining else ("ok", 200)
 
-    @routes.api_route("/health", methods=["GET", "HEAD"])
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health")
     async def health() -> Response:
         """Alive: 503 while draining or dead (while loading the front says so)."""
         word, status = state()
         error = {} if service.dead is None else {"error": type(service.dead).__name__}
         return Json({"status": word, **error}, status_code=status)
 
-    @routes.api_route("/ready", methods=["GET", "HEAD"])
+    @routes.head("/ready", include_in_schema=False)
+    @routes.get("/ready")
     async def ready() -> Response:
         """Takes work now: 503 also while other weights are being loaded."""
         word, status = state()
@@ -68,7 +70,8 @@ def _health(routes: APIRouter, service: Service) -> None:
             word, status = "loading", 503
         return Json({"status": word}, status_code=status)
 
-    @routes.api_route("/ping", methods=["GET", "HEAD"])
+    @routes.head("/ping", include_in_schema=False)
+    @routes.get("/ping")
     async def ping() -> Response:
         """For those who only look at the status."""
         return Response(status_code=state()[1])
