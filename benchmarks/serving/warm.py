@@ -17,7 +17,7 @@ import time
 from benchmarks.machine import describe, save
 from benchmarks.serving.kit import Client, completion, ids, serve
 
-ZERO_ROUNDS, ZERO_REQUESTS, ZERO_PROMPT, ZERO_OUTPUT, ZERO_CONCURRENCY = 16, 16, 256, 16, 8
+ZERO_ROUNDS, ZERO_REQUESTS, ZERO_PROMPT, ZERO_OUTPUT, ZERO_CONCURRENCY = 12, 16, 256, 16, 8
 
 
 async def warm_round(port: int, prompt: int, cached: int, seed: int) -> dict[str, float]:
@@ -39,7 +39,8 @@ async def zero_round(port: int, seed: int) -> float:
     async def one() -> None:
         for i in left:
             reply = await client.post("/v1/completions", completion(ids(ZERO_PROMPT, 1000 * seed + i), ZERO_OUTPUT))
-            assert reply.status == 200 and reply.usage["prompt_tokens_details"]["cached_tokens"] == 0
+            assert reply.status == 200
+            assert reply.usage["prompt_tokens_details"]["cached_tokens"] <= 2  # two draws may begin alike
 
     start = time.perf_counter()
     await asyncio.gather(*[one() for _ in range(ZERO_CONCURRENCY)])
