@@ -40,11 +40,14 @@ class Server:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return json.loads(answer.read())
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric over its labels, or over those that hold ``label`` (``state="live"``)."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line]
+        if not found:
+            raise SystemExit(f"/metrics has no {name} {label}")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
     def cpu_s(self) -> float:
         """Processor seconds the server has used."""

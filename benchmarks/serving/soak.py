@@ -60,16 +60,18 @@ def balanced(server: Server, sockets_before: int) -> dict[str, float]:
     until = time.time() + 10
     while time.time() < until and (server.metric("kvist_requests_running") or server.metric("kvist_requests_waiting")):
         time.sleep(0.05)
-    time.sleep(0.5)
-    info = server.get("/server_info")
+    until = time.time() + 40  # a connection that says nothing is closed after 30 s
+    while time.time() < until and server.open_sockets() > sockets_before:
+        time.sleep(0.05)
+    sockets = max(0, server.open_sockets() - sockets_before)
     left = {
         "running": server.metric("kvist_requests_running"),
         "waiting": server.metric("kvist_requests_waiting"),
-        "live_blocks": server.metric("kvist_kv_blocks_live"),
-        "sockets": server.open_sockets() - sockets_before,
+        "live_blocks": server.metric("kvist_kv_blocks", 'state="live"'),
+        "sockets": sockets,
     }
     if any(left.values()):
-        raise SystemExit(f"not everything was given back: {left}; {info}")
+        raise SystemExit(f"not everything was given back: {left}; {server.get('/server_info')}")
     return left
 
 
@@ -95,6 +97,7 @@ def main() -> None:
     record: dict[str, Any] = {"machine": describe("python -m benchmarks.serving.soak"), **vars(args)}
     with serve(*(["--paper"] if args.paper else []), "--kv-blocks", "600") as server:
         asyncio.run(mixed(server.port, 100))
+        time.sleep(2)
         sockets, before = server.open_sockets(), server.rss_bytes()
         start = time.perf_counter()
         record["outcomes"] = asyncio.run(mixed(server.port, args.requests))
@@ -105,8 +108,11 @@ def main() -> None:
     print(f"memory grew by {record['rss_growth_bytes'] / 2**20:.1f} MiB")
     samples: list[tuple[int, int]] = []
     with serve("--paper", "--kv-blocks", "600") as server:
+        asyncio.run(tiny(server.port, 200, lambda i: None))
+        time.sleep(2)
+        sockets = server.open_sockets()
         asyncio.run(tiny(server.port, args.tiny, lambda i: samples.append((i, server.rss_bytes()))))
-        record["tiny_left"] = balanced(server, server.open_sockets())
+        record["tiny_left"] = balanced(server, sockets)
     half = [s for s in samples if s[0] >= args.tiny // 5]
     slope = (half[-1][1] - half[0][1]) / max(1, half[-1][0] - half[0][0])
     record |= {"rss_samples": samples, "rss_slope_bytes_per_request": slope}

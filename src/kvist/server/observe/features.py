@@ -85,9 +85,7 @@ def _answers(served: Served, config: ServeConfig) -> list[Feature]:
     return [
         Feature("chat", template is not None, lacks),
         tools,
-        Feature(
-            "structured_output", grammars is not None, "" if grammars else "llguidance is not installed (kvist[server])"
-        ),
+        Feature("structured_output", grammars is not None, "" if grammars else served.why_no_grammars),
         Feature("keep_answers", keep, "" if keep else lacks or "switched off (--no-keep-answers)"),
         Feature("append_only", append, "" if append else lacks or "not asked for (--append-only)"),
     ]
