@@ -11,7 +11,7 @@ run: $(VENV)/.ready
 	@$(BIN)/kvist generate "$(PROMPT)" --max-tokens 48 --temperature 0
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
