@@ -71,7 +71,7 @@ def test_server_info(server):
     told = info["features"]
     assert told["prefix_cache"]["state"] == "active" and told["prefix_cache"]["effect"]["sched_cached_tokens"] > 90
     assert told["tiers"]["state"] == "inactive" and told["tiers"]["why"]
-    assert told["structured_output"] == {"state": "inactive", "why": "llguidance is not installed (kvist[server])"}
+    assert told["structured_output"] == {"state": "inactive", "why": "llguidance is not installed (pip install 'kvist[server]')"}
     assert info["limits"]["max_queue"] == 256 and 0 < info["uptime_s"] < 60
 
 
