@@ -71,7 +71,8 @@ def test_server_info(server):
     told = info["features"]
     assert told["prefix_cache"]["state"] == "active" and told["prefix_cache"]["effect"]["sched_cached_tokens"] > 90
     assert told["tiers"]["state"] == "inactive" and told["tiers"]["why"]
-    assert told["structured_output"] == {"state": "inactive", "why": "llguidance is not installed (pip install 'kvist[server]')"}
+    why = "llguidance is not installed (pip install 'kvist[server]')"
+    assert told["structured_output"] == {"state": "inactive", "why": why}
     assert info["limits"]["max_queue"] == 256 and 0 < info["uptime_s"] < 60
 
 
@@ -262,3 +263,31 @@ def test_loading():
         host.stop()
         thread.join(10)
     assert not thread.is_alive()
+
+
+def test_stopped_while_it_loads_nothing_starts_to_serve():
+    """The model is there only after everything was closed: the run ends as it should, without an engine or an error."""
+    model, loading, ready, failures = served("hello"), threading.Event(), [], []
+
+    def load(progress):
+        loading.set()
+        assert until(lambda: host._socket.fileno() < 0, 10)
+        return model
+
+    from kvist.server.run import Host
+
+    config = ServeConfig(port=0, drain_s=1.0)
+    host = Host(load, config, now=time.perf_counter, on_ready=lambda *said: ready.append(said))
+
+    def run():
+        try:
+            host.run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert loading.wait(10)
+    host.stop()
+    thread.join(10)
+    assert not thread.is_alive() and not failures and not ready and host.service is None

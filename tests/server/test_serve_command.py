@@ -133,12 +133,13 @@ def test_a_port_in_use_is_named():
     assert code == 2 and str(port) in said and "--port" in said
 
 
-def test_a_signal_while_it_loads_ends_it():
+@pytest.mark.parametrize("after_s", [0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_a_signal_while_it_loads_ends_it(after_s):
     process = start()
     for line in process.stderr:
         if "listens" in line:
             break
-    time.sleep(0.05)
+    time.sleep(after_s)
     stop(process)
     assert process.returncode in (0, -signal.SIGTERM)
 

@@ -42,12 +42,17 @@ class Front:
             body = {"status": "loading", "progress": round(self.progress, 3), **error_body(refusal, scope["path"])}
             await Json(body, status_code=503, headers=refusal.headers)(scope, receive, send)
 
+    def abandon(self) -> None:
+        """Load no further: what is being loaded is let go of and never starts to answer."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         self._task = asyncio.create_task(self._open())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._task.cancel()
+        self.abandon()
         await self._on_stop()
         await send({"type": "lifespan.shutdown.complete"})
 

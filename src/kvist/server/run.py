@@ -59,18 +59,15 @@ class Host:
         self._on_ready = on_ready
         self._front = Front(self._open, self._fail, self._close)
         self._socket = _listen(config)
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """Where it listens."""
         self._server = _Server(self._uvicorn_config(), self._drain)
 
     @property
     def interrupted(self) -> bool:
         """True when Ctrl-C ended it."""
         return self._server.interrupted
-
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
         """Serve until a signal or ``stop``. Raises what made loading, or the engine, fail."""
@@ -130,7 +127,9 @@ class Host:
             await self.service.stop()
 
     async def _drain(self) -> None:
-        if self.service is not None:
+        if self.service is None:
+            self._front.abandon()
+        else:
             self.cut = await self.service.drain(self.config.drain_s)
             await self.service.stop()
 
