@@ -1,0 +1,86 @@
+"""A weight matrix as the kernels read it: plain floats, or packed integers with scales.
+
+Packed kinds lie in tiles of 16 outputs by groups of 32 inputs, ``[tile][group]``, so that one vector register holds 16
+outputs and every output adds its groups up in the same order for any number of rows:
+
+* ``w4`` (4 bits and a scale and a minimum for each group: Q4_0, Q4_1, Q4_K): records of 320 bytes. Four vectors of 64
+  bytes; byte ``16 lanes x 4`` of vector v holds inputs ``8 v + j`` (low nibble) and ``8 v + 4 + j`` (high nibble) of
+  the group; then 16 scales d and 16 minima m in f16. A weight is ``d * q + m``.
+* ``w8`` (8 bits and a scale for each group: Q8_0): records of 544 bytes. Eight vectors of 64 bytes; byte ``16 lanes x
+  4`` of vector v holds ``q + 128`` of input ``4 v + j``; then 16 scales d. A weight is ``d * q``.
+
+Outputs are padded to whole tiles with scales of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from kvist.errors import BadValue
+from kvist.units import ceil_div
+
+LANES: Final = 16
+GROUP: Final = 32
+RECORD_BYTES: Final = {"w4": 320, "w8": 544}
+PLAIN: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """``outputs x inputs`` weights. ``data``: [outputs, inputs] for a plain kind, else records of bytes in a row."""
+
+    kind: str
+    outputs: int
+    inputs: int
+    data: torch.Tensor
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Matrix:
+        """A plain [outputs, inputs] tensor of f32, f16 or bf16. Raises ``BadValue`` for another."""
+        if tensor.ndim != 2 or tensor.dtype not in PLAIN or not tensor.is_contiguous():
+            found = (tuple(tensor.shape), tensor.dtype)
+            raise BadValue("matrix", found, "a contiguous [outputs, inputs] of f32, f16 or bf16")
+        return Matrix(PLAIN[tensor.dtype], *tensor.shape, tensor)
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory."""
+        return self.data.numel() * self.data.element_size()
+
+    def rows(self, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
+        """Some outputs' weights, float32 [len(ids), inputs]: what an embedding looks up."""
+        index = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        if self.kind in RECORD_BYTES:
+            return _unpacked(self, index)
+        return self.data.index_select(0, index).float()
+
+    def dequantised(self) -> torch.Tensor:
+        """All weights, float32 [outputs, inputs]."""
+        return self.rows(np.arange(self.outputs))
+
+
+def records(matrix: Matrix) -> torch.Tensor:
+    """A packed matrix as uint8 [tiles, groups, record bytes]."""
+    return matrix.data.view(ceil_div(matrix.outputs, LANES), matrix.inputs // GROUP, RECORD_BYTES[matrix.kind])
+
+
+def _unpacked(matrix: Matrix, ids: torch.Tensor) -> torch.Tensor:
+    """Rows of a packed matrix, float32 [len(ids), inputs]."""
+    tile, lane, n = ids // LANES, ids % LANES, torch.arange(len(ids))
+    record = records(matrix)[tile]  # [n, groups, bytes]
+    n_vectors = 4 if matrix.kind == "w4" else 8
+    body, tail = record[..., : n_vectors * 64], record[..., n_vectors * 64 :]
+    groups = record.shape[1]
+    packed = body.reshape(len(ids), groups, n_vectors, LANES, 4)[n, :, :, lane]  # [n, groups, vectors, 4]
+    tail16 = tail.contiguous().view(torch.float16).view(len(ids), groups, -1, LANES)[n, :, :, lane].float()
+    if matrix.kind == "w4":
+        both = torch.stack([packed & 15, packed >> 4], dim=3)  # [n, groups, vectors, 2, 4]
+        values = both.reshape(len(ids), groups, GROUP).float() * tail16[..., :1] + tail16[..., 1:]
+    else:
+        values = (packed.reshape(len(ids), groups, GROUP).float() - 128) * tail16[..., :1]
+    return values.reshape(len(ids), matrix.inputs)
