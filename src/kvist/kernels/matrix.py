@@ -45,7 +45,8 @@ class Matrix:
         if tensor.ndim != 2 or tensor.dtype not in PLAIN or not tensor.is_contiguous():
             found = (tuple(tensor.shape), tensor.dtype)
             raise BadValue("matrix", found, "a contiguous [outputs, inputs] of f32, f16 or bf16")
-        return Matrix(PLAIN[tensor.dtype], *tensor.shape, tensor)
+        outputs, inputs = tensor.shape
+        return Matrix(PLAIN[tensor.dtype], outputs, inputs, tensor)
 
     @property
     def bytes(self) -> int:

@@ -37,14 +37,17 @@ def tile_w8(q: np.ndarray, d: np.ndarray) -> Matrix:
 
 
 def quantise_w8(weights: np.ndarray) -> Matrix:
-    """Float32 [outputs, inputs] to 8 bits, symmetric per group of 32 inputs. Raises ``BadValue`` for NaN or infinity."""
+    """Float32 [outputs, inputs] to 8 bits, symmetric per group of 32 inputs.
+
+    Raises ``BadValue`` for what is not finite or too large for a scale in f16.
+    """
     outputs, inputs = weights.shape
     if not packable(inputs):
         raise BadValue("inputs", inputs, f"a multiple of {GROUP}")
     grouped = weights.astype(np.float32, copy=False).reshape(outputs, -1, GROUP)
     top = np.abs(grouped).max(axis=2)
-    if not np.isfinite(top).all():
-        raise BadValue("weights", "NaN or infinity", "finite numbers")
+    if not (top <= 65504 * 127).all():
+        raise BadValue("weights", float(top.max()), "finite numbers up to 65504 * 127")
     d = (top / 127).astype(np.float16)
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.rint(grouped / d.astype(np.float32)[..., None])
