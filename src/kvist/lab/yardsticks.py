@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.native_module import absent_reason, load
 from kvist.kernels.ops.registry import best_available
 
@@ -46,7 +47,7 @@ def gemm_rates(rows: tuple[int, ...] = GEMM_ROWS, copies: int = GEMM_COPIES) -> 
     """(rows, FLOPs per second) of f32 products as the decoder's linear layers run them, over weights from memory."""
     linear = best_available().linear_fast
     width, out = GEMM_SIDES
-    weights = [torch.full((out, width), 0.01) for _ in range(copies)]
+    weights = [Matrix.of(torch.full((out, width), 0.01)) for _ in range(copies)]
     rates = []
     for n in rows:
         x, y = torch.ones(n, width), torch.empty(n, out)

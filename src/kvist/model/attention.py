@@ -34,7 +34,7 @@ class SelfAttention:
         """``x [rows, hidden]`` -> scratch ``delta [rows, hidden]``."""
         t, layer, rows = self._t, self._layer, len(x)
         group = batch.groups[self._group]
-        qkv = t.linear(x, self._qkv, self._w.qkv_bias, out=t.workspace.take("qkv", rows, len(self._qkv)))
+        qkv = t.linear(x, self._qkv, self._w.qkv_bias, out=t.workspace.take("qkv", rows, self._qkv.outputs))
         if self._norms_whole:
             self._norm_projections(qkv)
         q = t.workspace.take("q", rows, layer.q_heads, layer.key_dim)
@@ -56,7 +56,7 @@ class SelfAttention:
         out = t.workspace.take("attended", rows, layer.q_heads, layer.value_dim)
         scale, softcap = layer.attention.scale, layer.attention.softcap
         self._kernel(q, t.pool, self._view, group.work, scale=scale, softcap=softcap, out=out)
-        delta = t.workspace.take("delta", rows, len(self._w.o))
+        delta = t.workspace.take("delta", rows, self._w.o.outputs)
         return t.linear(out.view(rows, -1), self._w.o, self._w.o_bias, out=delta)
 
     def _norm_projections(self, qkv: torch.Tensor) -> None:

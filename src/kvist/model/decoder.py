@@ -87,7 +87,7 @@ class Decoder:
 
     def _embed(self, batch: Batch) -> torch.Tensor:
         x = self._workspace.take("x", batch.rows, self.spec.hidden)
-        x.copy_(self._weights.embed.index_select(0, torch.from_numpy(batch.tokens)))
+        x.copy_(self._weights.embed.rows(batch.tokens))
         return x if self.spec.embedding_scale == 1.0 else x.mul_(self.spec.embedding_scale)
 
     def _enter(self, x: torch.Tensor, delta: torch.Tensor | None, norm: torch.Tensor | None) -> torch.Tensor:

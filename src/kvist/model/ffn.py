@@ -21,4 +21,4 @@ class FeedForward:
         t, w, rows, width = self._t, self._w, len(x), self._ffn.width
         gate_up = t.linear(x, w.gate_up, w.gate_up_bias, out=t.workspace.take("gate_up", rows, 2 * width))
         inner = t.ops.gated(gate_up, self._ffn.activation, out=t.workspace.take("inner", rows, width))
-        return t.linear(inner, w.down, w.down_bias, out=t.workspace.take("delta", rows, len(w.down)))
+        return t.linear(inner, w.down, w.down_bias, out=t.workspace.take("delta", rows, w.down.outputs))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from kvist.kernels.attention.base import key_tiles, layer_view
+from kvist.kernels.matrix import Matrix
 from kvist.model.batch import Batch, GroupRows
 from kvist.model.rope import rotate
 from kvist.model.tools import Tools
@@ -23,7 +24,7 @@ class LatentAttention:
     def __init__(self, layer: LayerSpec, weights: LayerWeights, tools: Tools) -> None:
         assert isinstance(layer.mixer, Latent)
         assert weights.kv_a is not None and weights.kv_a_norm is not None
-        assert weights.w_uk is not None and weights.w_uv is not None
+        assert weights.w_uk and weights.w_uv
         self._layer, self._w, self._t = layer, weights, tools
         self._rank, self._rope_dim = layer.mixer.rank, layer.mixer.rope_dim
         self._kv_a, self._kv_a_norm = weights.kv_a, weights.kv_a_norm
@@ -44,7 +45,7 @@ class LatentAttention:
         scale, softcap = layer.attention.scale, layer.attention.softcap
         self._kernel(q, t.pool, self._view, group.work, scale=scale, softcap=softcap, out=out)
         values = self._per_head(out, self._w_uv, "values").transpose(0, 1).reshape(rows, heads * layer.value_dim)
-        return t.linear(values, self._w.o, None, out=t.workspace.take("delta", rows, len(self._w.o)))
+        return t.linear(values, self._w.o, None, out=t.workspace.take("delta", rows, self._w.o.outputs))
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         """Query heads [rows, q_heads, nope + rope], straight or through the narrow ``q_a``."""
@@ -80,10 +81,10 @@ class LatentAttention:
         out[..., self._rank :] = turning if self._rope is None else rotate(turning, self._rope, positions)
         return out
 
-    def _per_head(self, x: torch.Tensor, weight: torch.Tensor, name: str) -> torch.Tensor:
-        """``x [rows, heads, in]`` by ``weight [heads, out, in]``: scratch [heads, rows, out]."""
+    def _per_head(self, x: torch.Tensor, weights: tuple[Matrix, ...], name: str) -> torch.Tensor:
+        """``x [rows, heads, in]`` by each head's [out, in]: scratch [heads, rows, out]."""
         by_head = x.transpose(0, 1).contiguous()
-        out = self._t.workspace.take(name, len(weight), len(x), weight.shape[1])
-        for head in range(len(weight)):
-            self._t.linear(by_head[head], weight[head], out=out[head])
+        out = self._t.workspace.take(name, len(weights), len(x), weights[0].outputs)
+        for head, weight in enumerate(weights):
+            self._t.linear(by_head[head], weight, out=out[head])
         return out

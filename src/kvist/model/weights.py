@@ -7,14 +7,15 @@ name and shape is checked before the first byte is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from kvist.errors import BadValue, CorruptFile, ModelError
+from kvist.kernels.matrix import Matrix
 from kvist.model.names import HalfOrder, Namer, Want, check_shapes
 from kvist.model.source import Source
 from kvist.model.wants import layer_wants, model_wants
@@ -29,53 +30,61 @@ DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of one layer. Matrices are [out, in]; norms and biases are float32; what a layer lacks is None.
+    """Weights of one layer. Matrices are [out, in]; norms and biases are float32 tensors; what a layer lacks is None.
 
     ``qkv`` [(q_heads + kv_heads) * key_dim + kv_heads * value_dim, hidden] (q alone when the layer reads another's
     cache), ``o`` [hidden, q_heads * value_dim], ``gate_up`` [2 * width, hidden], ``down`` [hidden, width].
     MLA: ``q`` [q_heads * (nope + rope), hidden] or ``q_a`` [q_rank, hidden], ``q_a_norm``, ``q_b``; ``kv_a``
-    [rank + rope, hidden], ``kv_a_norm``; absorbed ``w_uk`` [q_heads, rank, nope], ``w_uv`` [q_heads, value_dim, rank].
+    [rank + rope, hidden], ``kv_a_norm``; absorbed, one a head: ``w_uk`` [rank, nope], ``w_uv`` [value_dim, rank].
     """
 
-    o: Tensor
-    gate_up: Tensor
-    down: Tensor
+    o: Matrix
+    gate_up: Matrix
+    down: Matrix
     attn_norm: Tensor | None = None
     attn_post_norm: Tensor | None = None
     ffn_norm: Tensor | None = None
     ffn_post_norm: Tensor | None = None
-    qkv: Tensor | None = None
+    qkv: Matrix | None = None
     qkv_bias: Tensor | None = None
     o_bias: Tensor | None = None
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
-    q: Tensor | None = None
-    q_a: Tensor | None = None
+    q: Matrix | None = None
+    q_a: Matrix | None = None
     q_a_norm: Tensor | None = None
-    q_b: Tensor | None = None
-    kv_a: Tensor | None = None
+    q_b: Matrix | None = None
+    kv_a: Matrix | None = None
     kv_a_norm: Tensor | None = None
-    w_uk: Tensor | None = None
-    w_uv: Tensor | None = None
+    w_uk: tuple[Matrix, ...] = ()
+    w_uv: tuple[Matrix, ...] = ()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What lies in memory."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if one is not None:
+                    yield one.data
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All weights. A tied ``head`` is the same tensor as ``embed``. ``ignored`` names tensors of the file left out."""
+    """All weights. A tied ``head`` is the same matrix as ``embed``. ``ignored`` names tensors of the file left out."""
 
-    embed: Tensor
+    embed: Matrix
     final_norm: Tensor
-    head: Tensor
+    head: Matrix
     layers: tuple[LayerWeights, ...]
     ignored: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
         """Bytes in memory, shared storage counted once."""
-        tensors = [self.embed, self.final_norm, self.head]
-        tensors += [t for w in self.layers for f in fields(w) if (t := getattr(w, f.name)) is not None]
+        tensors = [self.embed.data, self.final_norm, self.head.data]
+        tensors += [tensor for layer in self.layers for tensor in layer.tensors()]
         return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
 
 
@@ -121,12 +130,12 @@ def read_weights(source: Source, spec: ModelSpec, *, dtype: torch.dtype, on_tens
     ignored = _ignored(source, spec, wants)
     check_shapes(wants, source.shapes.__getitem__)
     read = _Reader(source, dtype, on_tensor, wants)
-    top = {want.slot: read(want) for want in outer}
+    top: dict[str, Any] = {want.slot: read(want) for want in outer}
     layers = []
     for wanted, layer in zip(inner, spec.layers, strict=True):
-        slots = {want.slot: read(want) for want in wanted}
+        slots: dict[str, Any] = {want.slot: read(want) for want in wanted}
         if "kv_b" in slots:
-            slots |= _absorb(slots.pop("kv_b"), layer.q_heads, layer.attention.nope_dim)
+            slots |= _absorb(slots.pop("kv_b").data, layer.q_heads, layer.attention.nope_dim)
         layers.append(LayerWeights(**slots))
     return Weights(top["embed"], top["final_norm"], top.get("head", top["embed"]), tuple(layers), ignored)
 
@@ -139,7 +148,7 @@ class _Reader:
         self._done = 0
         self._total = sum(source.stored_bytes(p.name) for w in wants for p in w.pieces)
 
-    def __call__(self, want: Want) -> Tensor:
+    def __call__(self, want: Want) -> Tensor | Matrix:
         out = torch.empty(want.shape, dtype=torch.float32 if want.small else self._dtype)
         row = 0
         for piece in want.pieces:
@@ -151,7 +160,9 @@ class _Reader:
             self._done += self._source.stored_bytes(piece.name)
             if self._on_tensor is not None:
                 self._on_tensor(self._done, self._total)
-        return out.add_(want.offset) if want.offset else out
+        if want.offset:
+            out.add_(want.offset)
+        return out if want.small else Matrix.of(out)
 
 
 def _to_half_order(rows: Tensor, half: HalfOrder) -> None:
@@ -161,12 +172,12 @@ def _to_half_order(rows: Tensor, half: HalfOrder) -> None:
     turning.copy_(torch.cat([turning[:, 0::2], turning[:, 1::2]], dim=1))
 
 
-def _absorb(kv_b: Tensor, heads: int, nope_dim: int) -> dict[str, Tensor]:
-    """Cut ``kv_b`` [heads * (nope + value), rank] into the absorbed ``w_uk`` and ``w_uv``."""
+def _absorb(kv_b: Tensor, heads: int, nope_dim: int) -> dict[str, tuple[Matrix, ...]]:
+    """Cut ``kv_b`` [heads * (nope + value), rank] into the absorbed ``w_uk`` and ``w_uv`` of each head."""
     per_head = kv_b.view(heads, -1, kv_b.shape[1])
     return {
-        "w_uk": per_head[:, :nope_dim].transpose(1, 2).contiguous(),
-        "w_uv": per_head[:, nope_dim:].contiguous(),
+        "w_uk": tuple(Matrix.of(head[:nope_dim].t().contiguous()) for head in per_head),
+        "w_uv": tuple(Matrix.of(head[nope_dim:].contiguous()) for head in per_head),
     }
 
 

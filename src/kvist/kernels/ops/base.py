@@ -1,7 +1,7 @@
 """The few dense operations of a decoder layer, each with an obvious torch reference and a fused native form.
 
-All activations are float32, contiguous, [rows, width]. Weights are [out, in], float32 or bfloat16. Every op writes
-into ``out`` when given (no allocation in the hot path) and returns it.
+All activations are float32, contiguous, [rows, width]. Weights are [out, in] (``kvist.kernels.matrix``).
+Every op writes into ``out`` when given (no allocation in the hot path) and returns it.
 
 ``linear`` promises the *invariant* numerics class: each output accumulates along K in one order for any number of
 rows. ``linear_fast`` may use a library GEMM: bounded, not bit-equal across row counts.
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from kvist.kernels.attention.base import LayerView
+from kvist.kernels.matrix import Matrix
 
 
 class Ops(Protocol):
@@ -25,7 +26,7 @@ class Ops(Protocol):
     def linear(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
@@ -36,7 +37,7 @@ class Ops(Protocol):
     def linear_fast(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,

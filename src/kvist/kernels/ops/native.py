@@ -12,9 +12,10 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.native_module import Views, load
 
-_ELEMENT: Final = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
 _ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 _NEVER: Final = 1 << 62
 
@@ -31,44 +32,44 @@ class NativeOps:
     def linear(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``x [rows, in] @ weight.T [in, out] + bias`` in the invariant class."""
         rows, width = x.shape
-        n, k = weight.shape
+        n, k = weight.outputs, weight.inputs
         if out is None:
             out = torch.empty((rows, n))
-        element = _ELEMENT.get(weight.dtype)
+        element = _ELEMENT.get(weight.kind)
         if (
             element is None
             or k != width
             or out.shape != (rows, n)
             or x.dtype is not torch.float32
             or out.dtype is not torch.float32
-            or not (x.is_contiguous() and weight.is_contiguous() and out.is_contiguous())
+            or not (x.is_contiguous() and weight.data.is_contiguous() and out.is_contiguous())
         ):
-            raise _refused("x, weight, out", x, weight, out)
+            raise _refused(x, weight, out)
         address = 0 if bias is None else _float(bias, (n,))
-        self._native.linear(x.data_ptr(), weight.data_ptr(), address, out.data_ptr(), rows, k, n, element)
+        self._native.linear(x.data_ptr(), weight.data.data_ptr(), address, out.data_ptr(), rows, k, n, element)
         return out
 
     def linear_fast(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The native form, or from ``library_rows()`` rows on the library's product."""
-        if len(x) < library_rows() or weight.dtype is not torch.float32:
+        if len(x) < library_rows() or weight.kind != "f32":
             return self.linear(x, weight, bias, out=out)
         if bias is None:
-            return torch.mm(x, weight.t(), out=out)
-        return torch.addmm(bias, x, weight.t(), out=out)
+            return torch.mm(x, weight.data.t(), out=out)
+        return torch.addmm(bias, x, weight.data.t(), out=out)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
@@ -156,9 +157,9 @@ def library_rows() -> int:
     on the processor and on the vendor's library (on an AMD EPYC 9005, MKL takes 1.2 times as long as the AVX2 form).
     """
     native = NativeOps()
-    x, weight, out = torch.randn(256, 576), torch.randn(1536, 576), torch.empty(256, 1536)
+    x, weight, out = torch.randn(256, 576), Matrix.of(torch.randn(1536, 576)), torch.empty(256, 1536)
     own = _best_s(lambda: native.linear(x, weight, out=out))
-    library = _best_s(lambda: torch.mm(x, weight.t(), out=out))
+    library = _best_s(lambda: torch.mm(x, weight.data.t(), out=out))
     return 32 if library < 0.87 * own else _NEVER
 
 
@@ -178,8 +179,7 @@ def _float(t: torch.Tensor, shape: tuple[int, ...]) -> int:
     return t.data_ptr()
 
 
-def _refused(names: str, *tensors: torch.Tensor) -> BadValue:
-    shown = [(tuple(t.shape), t.dtype) for t in tensors]
-    return BadValue(
-        names, shown, "contiguous x [rows, in] and out [rows, outputs] in float32, weight [outputs, in] in f32/f16/bf16"
-    )
+def _refused(x: torch.Tensor, weight: Matrix, out: torch.Tensor) -> BadValue:
+    shown = (tuple(x.shape), x.dtype), (weight.kind, weight.outputs, weight.inputs), (tuple(out.shape), out.dtype)
+    wanted = f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(_ELEMENT)}"
+    return BadValue("x, weight, out", shown, wanted)

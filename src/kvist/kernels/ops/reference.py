@@ -8,6 +8,7 @@ import torch.nn.functional as nn
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
+from kvist.kernels.matrix import Matrix
 
 
 class ReferenceOps:
@@ -18,28 +19,28 @@ class ReferenceOps:
     def linear(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``x [rows, in] @ weight.T [in, out] + bias``, row by row."""
-        out = x.new_empty(len(x), len(weight)) if out is None else out
-        weight = weight.float()
+        out = x.new_empty(len(x), weight.outputs) if out is None else out
+        floats = weight.dequantised()
         for row in range(len(x)):
-            out[row] = torch.mv(weight, x[row].clone())
+            out[row] = torch.mv(floats, x[row].clone())
         return out if bias is None else out.add_(bias)
 
     def linear_fast(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: Matrix,
         bias: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same by one library product."""
-        return _into(out, nn.linear(x, weight.float(), bias))
+        return _into(out, nn.linear(x, weight.dequantised(), bias))
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None
