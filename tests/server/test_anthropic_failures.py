@@ -9,11 +9,11 @@ from kvist.engine.event import Timeline, Usage
 from kvist.errors import KvistError
 from kvist.server.anthropic import answer as anthropic_answer
 from kvist.server.anthropic.caching import Marks
-from kvist.server.anthropic.reading import Reader
 from kvist.server.chat import ChatAsk, Conversation
 from kvist.server.job import Delta, Finish, Job
 from kvist.server.live import Live
 from kvist.server.openai import responses_answer
+from kvist.server.reading import Reader
 from kvist.server.refuse import Refusal
 
 

@@ -272,10 +272,12 @@ def test_one_who_floods_does_not_push_out_anothers_prefix():
                 assert ask(server.url, prompt, 16, key="kb", ignore_eos=True).status_code == 200
 
         workers = [pool.submit(flood, i) for i in range(16)]
-        for turn in range(8):
-            time.sleep(0.2)
-            usage = ask(server.url, [*prefix, *range(30000 + turn, 30020 + turn)], 2, key="ka").json()["usage"]
-            assert usage["prompt_tokens_details"]["cached_tokens"] >= 1000
-        stop.set()
+        try:
+            for turn in range(8):
+                time.sleep(0.2)
+                usage = ask(server.url, [*prefix, *range(30000 + turn, 30020 + turn)], 2, key="ka").json()["usage"]
+                assert usage["prompt_tokens_details"]["cached_tokens"] >= 1000
+        finally:
+            stop.set()
         [w.result() for w in workers]
         server.books()

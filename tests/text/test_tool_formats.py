@@ -275,6 +275,8 @@ def test_grammars(name, accepts):
     assert accepts(one, good) and not accepts(one, good.replace("look", "now.utc-2"))
     twice = {"hermes": good + "\n" + good, "llama3": good + "; " + good}.get(name, good[:-1] + ", " + good[13:])
     assert accepts(grammar, twice) and not accepts(one, twice)
+    named = variant.grammar([TOOL, BARE], {"type": "function", "function": {"name": "look"}})
+    assert accepts(named, good) and not accepts(named, twice), "a function that is named is called once"
     assert [call[0] for call in found(name, twice)[1]] == ["look", "look"]
     assert variant.grammar([TOOL], "auto") is variant.grammar([TOOL], "none") is variant.grammar([], None) is None
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from kvist.errors import KvistError
 from kvist.server.anthropic.blocks import call_id
 from kvist.server.anthropic.caching import Marks, input_usage, usage_of
-from kvist.server.anthropic.reading import Piece, Reader, check
 from kvist.server.chat import Called, Ended
+from kvist.server.reading import Piece, Reader, check
 from kvist.server.refuse import Refusal, refusal_of
 from kvist.server.shapes import ANTHROPIC, error_body
 from kvist.server.stream import event

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from kvist.errors import BadValue
 from kvist.server.anthropic.caching import Marks
-from kvist.server.anthropic.check import Ignored, a_list, a_name, a_text, an_object, bad
+from kvist.server.check import a_list, a_name, a_text, an_object, bad
+from kvist.server.ignored import Ignored
 from kvist.text.plain import as_plain
 
 MAX_BLOCKS: Final = 100_000

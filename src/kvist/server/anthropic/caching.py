@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvist.errors import BadValue
-from kvist.server.anthropic.check import an_object, bad
+from kvist.server.check import an_object, bad
 from kvist.server.live import Bill
 
 MAX_MARKS: Final = 4

@@ -10,9 +10,10 @@ from typing import Any
 from kvist.errors import BadValue
 from kvist.server.anthropic.blocks import Blocks
 from kvist.server.anthropic.caching import Marks
-from kvist.server.anthropic.check import (
+from kvist.server.anthropic.fields import IGNORED, CountBody, MessagesBody
+from kvist.server.chat import ChatAsk
+from kvist.server.check import (
     MAX_TOOLS,
-    Ignored,
     a_list,
     an_object,
     bad,
@@ -23,8 +24,7 @@ from kvist.server.anthropic.check import (
     stops,
     thinking,
 )
-from kvist.server.anthropic.fields import IGNORED, CountBody, MessagesBody
-from kvist.server.chat import ChatAsk
+from kvist.server.ignored import Ignored
 from kvist.server.job import Job
 from kvist.server.served import Served
 from kvist.server.tenants import Tenant

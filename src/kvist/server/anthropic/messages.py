@@ -9,8 +9,8 @@ from starlette.responses import Response
 from kvist.server.anthropic.answer import Answer
 from kvist.server.anthropic.conversation import asked
 from kvist.server.anthropic.fields import CountBody, MessagesBody
-from kvist.server.anthropic.reading import Reader
 from kvist.server.desk import Desk, name_of, tenant_of
+from kvist.server.reading import Reader
 from kvist.server.stream import EventStream, Json, unless_gone
 
 

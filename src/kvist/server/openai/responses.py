@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvist.server.anthropic.reading import Reader
 from kvist.server.chat import Called
 from kvist.server.desk import Desk, name_of, tenant_of
 from kvist.server.openai.responses_answer import Answer, Keep
 from kvist.server.openai.responses_ask import Asked, asked
 from kvist.server.openai.responses_fields import MAX_ID_CHARS, ResponsesBody
 from kvist.server.openai.responses_store import Responses, Stored
+from kvist.server.reading import Reader
 from kvist.server.refuse import Refusal
 from kvist.server.stream import EventStream, Json, dump, unless_gone
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from kvist.errors import KvistError
-from kvist.server.anthropic.reading import Piece, Reader, check
 from kvist.server.chat import Called, Ended
 from kvist.server.openai.responses_output import Events, Output
+from kvist.server.reading import Piece, Reader, check
 from kvist.server.refuse import refusal_of
 
 Keep = Callable[[dict[str, Any], list[Called], str], None]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvist.errors import BadValue
-from kvist.server.anthropic.check import (
+from kvist.server.chat import ChatAsk
+from kvist.server.check import (
     MAX_TOOLS,
-    Ignored,
     a_list,
     a_name,
     a_text,
@@ -22,7 +22,7 @@ from kvist.server.anthropic.check import (
     json_grammar,
     thinking,
 )
-from kvist.server.chat import ChatAsk
+from kvist.server.ignored import Ignored
 from kvist.server.job import Job
 from kvist.server.openai.responses_fields import ResponsesBody
 from kvist.server.openai.responses_items import check_last, messages_of

@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvist.errors import BadValue
-from kvist.server.anthropic.check import Ignored, bad
+from kvist.server.check import bad
+from kvist.server.ignored import Ignored
 
 MOST_TOKENS: Final = 1 << 31
 MAX_ITEMS: Final = 100_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvist.errors import BadValue
-from kvist.server.anthropic.check import Ignored, a_list, a_name, a_text, an_object, bad
+from kvist.server.check import a_list, a_name, a_text, an_object, bad
+from kvist.server.ignored import Ignored
 from kvist.server.openai.responses_fields import MAX_ITEMS
 
 _ROLES: Final = ("user", "assistant", "system", "developer")

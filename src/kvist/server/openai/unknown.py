@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from kvist.server.ignored import Ignored
 from kvist.server.refuse import Refusal
 
-HEADER: Final = "X-Kvist-Ignored"
-MOST_NAMES: Final = 32
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _NOT_SENT: Final = ("messages", "tools")
 """What is beyond the known in there goes to the chat template."""
 
@@ -47,19 +44,16 @@ def ignored(ask: BaseModel, *, unsupported: tuple[str, ...] = ()) -> dict[str, s
 
     Raises ``Refusal`` (400) for a field that is known but not supported (``unsupported``: here, in addition).
     """
-    names = []
+    names = Ignored()
     for name, value in _extras(ask, ""):
         harmless, remedy = _UNSUPPORTED.get(name.rpartition(".")[2], (None, "leave it out"))
         if name in unsupported and value is not False:
             raise _unsupported(name, remedy)
         if harmless is None:
-            names.append(name if _PLAIN.fullmatch(name) else "(other)")
+            names.add(name)
         elif value not in harmless:
             raise _unsupported(name, remedy)
-    if not names:
-        return {}
-    more = [f"+{len(names) - MOST_NAMES}"] if len(names) > MOST_NAMES else []
-    return {HEADER: ", ".join([*names[:MOST_NAMES], *more])}
+    return names.header
 
 
 def _extras(ask: BaseModel, where: str) -> Iterator[tuple[str, Any]]:

@@ -80,7 +80,8 @@ class ToolFormat(Protocol):
     ) -> str | None:
         """Llguidance's Lark grammar of an answer that must call, or None where it need not (``auto``, ``none``).
 
-        ``choice`` is ``required``, or names one function; ``parallel`` allows several calls. ``token_id`` tells which
-        markers are control tokens. Raises ``BadValue`` for malformed tools or an unknown function.
+        ``choice`` is ``required``, or names one function, which is then called exactly once; ``parallel`` allows
+        several calls otherwise. ``token_id`` tells which markers are control tokens. Raises ``BadValue`` for
+        malformed tools or an unknown function.
         """
         ...

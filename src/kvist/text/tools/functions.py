@@ -51,3 +51,8 @@ def chosen(tools: Sequence[Tool], choice: str | Mapping[str, Any] | None) -> dic
         known = ", ".join(functions) or "(no tools were sent)"
         raise BadValue("tool_choice", name or choice, f"auto, none, required, or one function of {known}")
     return {name: functions[name]}
+
+
+def several(choice: str | Mapping[str, Any] | None, *, parallel: bool) -> bool:
+    """Whether an answer may hold more than one call: a function that is named is called exactly once."""
+    return parallel and not isinstance(choice, Mapping)

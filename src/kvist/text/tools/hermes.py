@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvist.text.tools.base import TokenId, Tool, ToolParser
-from kvist.text.tools.functions import chosen
+from kvist.text.tools.functions import chosen, several
 from kvist.text.tools.jsontext import Extent, call_in
 from kvist.text.tools.lark import call_rules, text_or_token
 from kvist.text.tools.reader import CallReader, Taken, before_marker
@@ -36,13 +36,13 @@ class Hermes:
         token_id: TokenId | None = None,
     ) -> str | None:
         """As the contract says."""
-        functions = chosen(tools, choice)
+        functions, many = chosen(tools, choice), several(choice, parallel=parallel)
         if not functions:
             return None
         head, tail = text_or_token(OPEN, token_id), text_or_token(CLOSE, token_id)
         one = f'{head} "\\n" call "\\n" {tail}'
-        many = f'start: one ("\\n" one)*\none: {one}' if parallel else f"start: {one}"
-        return "\n".join([many, *call_rules(functions, '{"name": %s, "arguments": ')])
+        start = f'start: one ("\\n" one)*\none: {one}' if many else f"start: {one}"
+        return "\n".join([start, *call_rules(functions, '{"name": %s, "arguments": ')])
 
 
 class _Look:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvist.text.tools.base import TokenId, Tool, ToolParser
-from kvist.text.tools.functions import chosen
+from kvist.text.tools.functions import chosen, several
 from kvist.text.tools.jsontext import Extent, call_in
 from kvist.text.tools.lark import call_rules
 from kvist.text.tools.reader import CallReader, Taken, before_marker
@@ -39,10 +39,10 @@ class Llama3:
         token_id: TokenId | None = None,
     ) -> str | None:
         """As the contract says; the tag is left out."""
-        functions = chosen(tools, choice)
+        functions, many = chosen(tools, choice), several(choice, parallel=parallel)
         if not functions:
             return None
-        start = 'start: call ("; " call)*' if parallel else "start: call"
+        start = 'start: call ("; " call)*' if many else "start: call"
         return "\n".join([start, *call_rules(functions, '{"name": %s, "parameters": ')])
 
 

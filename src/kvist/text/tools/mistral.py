@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvist.text.tools.base import TokenId, Tool, ToolParser
-from kvist.text.tools.functions import chosen
+from kvist.text.tools.functions import chosen, several
 from kvist.text.tools.jsontext import Extent, call_in, items, members
 from kvist.text.tools.lark import arguments_rule, call_rules, text_or_token
 from kvist.text.tools.reader import CallReader, Taken, before_marker
@@ -40,22 +40,22 @@ class Mistral:
         token_id: TokenId | None = None,
     ) -> str | None:
         """As the contract says."""
-        functions = chosen(tools, choice)
+        functions, many = chosen(tools, choice), several(choice, parallel=parallel)
         if not functions:
             return None
         mark = text_or_token(MARK, token_id)
         if self.named:
-            return self._named(mark, functions, parallel, token_id)
-        listed = '"[" call (", " call)* "]"' if parallel else '"[" call "]"'
+            return self._named(mark, functions, many, token_id)
+        listed = '"[" call (", " call)* "]"' if many else '"[" call "]"'
         rules = call_rules(functions, '{"name": %s, "arguments": ')
         return "\n".join([f"start: {mark} {listed}", *rules])
 
-    def _named(self, mark: str, functions: Mapping[str, Any], parallel: bool, token_id: TokenId | None) -> str:
+    def _named(self, mark: str, functions: Mapping[str, Any], many: bool, token_id: TokenId | None) -> str:
         args = text_or_token(ARGS, token_id)
         calls = [f'call_{n}: "{name}" {args} arguments_{n}' for n, name in enumerate(functions)]
         rules = [arguments_rule(n, schema) for n, schema in enumerate(functions.values())]
         some = " | ".join(f"call_{n}" for n in range(len(functions)))
-        start = f"start: ({mark} call)+" if parallel else f"start: {mark} call"
+        start = f"start: ({mark} call)+" if many else f"start: {mark} call"
         return "\n".join([start, f"call: {some}", *calls, *rules])
 
 

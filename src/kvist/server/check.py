@@ -1,4 +1,4 @@
-"""Reads what came as JSON by hand, so that a refusal names the very field; and notes what is not acted upon."""
+"""Reads what came as JSON by hand, so that a refusal names the very field. For every protocol."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from kvist.errors import BadValue
 from kvist.server.served import Served
@@ -18,8 +16,6 @@ MAX_STOPS: Final = 16
 MAX_STOP_CHARS: Final = 1024
 _SHOWN: Final = 100
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_FIELD: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
-_MAX_IGNORED: Final = 32
 
 
 def bad(where: str, value: object, expected: str, *, remedy: str = "") -> BadValue:
@@ -58,25 +54,6 @@ def a_name(value: Any, where: str) -> str:
     if not isinstance(value, str) or not _TOOL_NAME.fullmatch(value):
         raise bad(where, value, "1 to 128 letters, digits, _ or -")
     return value
-
-
-class Ignored:
-    """Names of fields that were taken and not acted upon: they go back in a header, so that nobody has to guess."""
-
-    def __init__(self, body: BaseModel) -> None:
-        extra = body.model_extra or {}
-        self._names = dict.fromkeys(name for name, value in extra.items() if value is not None)
-
-    def add(self, name: str) -> None:
-        """One more."""
-        self._names[name] = None
-
-    @property
-    def header(self) -> dict[str, str]:
-        """``X-Kvist-Ignored``, or nothing. Names that are no plain words are not repeated."""
-        names = [name if _FIELD.fullmatch(name) else "(other)" for name in self._names]
-        more = [f"+{len(names) - _MAX_IGNORED}"] if len(names) > _MAX_IGNORED else []
-        return {"X-Kvist-Ignored": ", ".join([*names[:_MAX_IGNORED], *more])} if names else {}
 
 
 def stops(value: list[str] | None, where: str) -> tuple[str, ...]:
