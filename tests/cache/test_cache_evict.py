@@ -8,8 +8,9 @@ import pytest
 from cache_paper import FULL, Desk, layout_of, window
 
 from kvist.cache.evict import registry
-from kvist.cache.evict.base import NodeFacts, Priority
+from kvist.cache.evict.base import Habits, NodeFacts, Priority
 from kvist.cache.evict.lru import Lru
+from kvist.cache.habits import START
 from kvist.cache.queue import BURIED, LEAF
 from kvist.cache.tenancy import Tenancy
 from kvist.errors import BadValue, PoolFull
@@ -20,6 +21,7 @@ ONE = layout_of((4, FULL))
 class Facts:
     def __init__(self, last_use: int) -> None:
         self.start, self.end, self.last_use, self.gap, self.hits, self.serial = 0, 4, last_use, 3, 0, 1
+        self.behind = False
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -27,8 +29,11 @@ def test_shelf(name: str) -> None:
     """Every policy: frozen, named as registered, sortable answers that depend on the node alone."""
     policy = registry.load(name)
     assert policy.name == name and policy == registry.load(name)
-    assert sorted([policy.priority(Facts(2)), policy.priority(Facts(1))])
-    assert policy.priority(Facts(1)) == policy.priority(Facts(1))
+    for habits in (START, Habits(regular=False, fresh_first=(False, True), usual_gap=64)):
+        assert sorted([policy.priority(Facts(2), habits), policy.priority(Facts(1), habits)])
+        assert policy.priority(Facts(1), habits) == policy.priority(Facts(1), habits)
+        spared = policy.spared(Facts(1), 2, habits)
+        assert spared is None or spared > policy.priority(Facts(1), habits), "behind all others"
     with pytest.raises(AttributeError):
         policy.name = "other"  # type: ignore[misc]
     desk = Desk(ONE, 8, policy=policy)
@@ -38,7 +43,7 @@ def test_shelf(name: str) -> None:
 
 
 def test_unknown_policy_is_named() -> None:
-    with pytest.raises(BadValue, match="evict='mru' is not allowed: expected one of lru, interval"):
+    with pytest.raises(BadValue, match="evict='mru' is not allowed: expected one of auto, lru, interval"):
         registry.load("mru")
 
 
@@ -55,7 +60,7 @@ def test_another_policy_decides() -> None:
     class Deep(Lru):
         name = "deep"
 
-        def priority(self, node: NodeFacts) -> Priority:
+        def priority(self, node: NodeFacts, habits: Habits) -> Priority:
             return (-node.end, -node.hits)
 
     desk = Desk(ONE, 8, policy=Deep())

@@ -2,80 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import cache_paper
 import pytest
 from belady import Request, optimum
 from cache_paper import FULL, LAYOUTS, Desk, Driver, layout_of
+from cache_prompts import groups, scan, served, turns
 
 from kvist.cache.cache import Cache
-from kvist.cache.evict import registry
 from kvist.cache.evict.interval import Interval
 from kvist.cache.evict.lru import Lru
+from kvist.cache.habits import START
 from kvist.cache.kept import SLACK_ENTRIES, Kept
 from kvist.cache.node import Node
 from kvist.errors import BadValue
-from kvist.ids import SeqId
 
 ONE = layout_of((4, FULL))
-
-
-def words(rng: random.Random, n: int) -> list[int]:
-    return [rng.randrange(1 << 20) for _ in range(n)]
-
-
-def groups(order: str, seed: int = 0) -> list[Request]:
-    """8 groups of 8 prompts: a prefix of 512 tokens, 64 of their own, answers of 16."""
-    rng = random.Random(seed)
-    made = [
-        [(prefix + words(rng, 64), words(rng, 16)) for _ in range(8)] for prefix in (words(rng, 512) for _ in "8" * 8)
-    ]
-    flat = [made[g][p] for p in range(8) for g in range(8)] if order == "loop" else [r for g in made for r in g]
-    if order == "shuffled":
-        rng.shuffle(flat)
-    return flat
-
-
-def turns(order: str, seed: int = 0) -> list[Request]:
-    """8 conversations of 5 turns behind a shared prefix of 256 tokens: 128 more each turn, answers of 64."""
-    rng = random.Random(seed)
-    system, made = words(rng, 256), []
-    for _ in range(8):
-        tokens, conversation = list(system), []
-        for _ in range(5):
-            tokens = tokens + words(rng, 128)
-            conversation.append((tokens, words(rng, 64)))
-            tokens = tokens + conversation[-1][1]
-        made.append(conversation)
-    order_of = [c for _ in range(5) for c in range(8)] if order == "loop" else [c for c in range(8) for _ in range(5)]
-    if order == "shuffled":
-        rng.shuffle(order_of)
-    left = [iter(conversation) for conversation in made]
-    return [next(left[c]) for c in order_of]
-
-
-def scan(seed: int = 0) -> list[Request]:
-    """4 prefixes that come back, and between 8 of their prompts 12 that nobody sends again."""
-    rng = random.Random(seed)
-    hot = [words(rng, 512) for _ in range(4)]
-    return [((rng.choice(hot) if i % 20 < 8 else words(rng, 512)) + words(rng, 64), words(rng, 16)) for i in range(200)]
-
-
-def served(requests: list[Request], size: int, blocks: int, policy: str) -> int:
-    """Cached prompt tokens, one request at a time."""
-    cache, found = Cache(layout_of((size, FULL)), blocks=blocks, policy=registry.load(policy)), 0
-    for i, (prompt, answer) in enumerate(requests):
-        seq, tokens = SeqId(i), prompt + answer
-        found += cache.admit(seq, prompt).cached_tokens
-        for end in (len(prompt), len(tokens)):
-            cache.extend(seq, end)
-            cache.drain()
-            cache.commit(seq, tokens, end)
-        cache.release(seq, tokens, len(tokens))
-    cache.check()
-    return found
 
 
 def rates(requests: list[Request], blocks: int) -> tuple[float, float, float]:
@@ -119,12 +62,15 @@ def test_patience() -> None:
         Interval(0)
     node = Node(None, None, 0, b"", [], 1)  # type: ignore[arg-type]
     node.last_use, node.gap = 10, 4
-    assert Interval().priority(node) == Interval().spared(node, 18) or Interval().spared(node, 18) is None
-    assert Interval().spared(node, 17) == (1, -14) and Interval(3).spared(node, 18) == (1, -14)
-    assert Interval().spared(node, 17) > Interval().priority(node), "behind all that are not spared"  # type: ignore[operator]
+    assert (
+        Interval().priority(node, START) == Interval().spared(node, 18, START)
+        or Interval().spared(node, 18, START) is None
+    )
+    assert Interval().spared(node, 17, START) == (1, -14) and Interval(3).spared(node, 18, START) == (1, -14)
+    assert Interval().spared(node, 17, START) > Interval().priority(node, START), "behind all that are not spared"  # type: ignore[operator]
     node.gap = 0
-    assert Interval().spared(node, 10) is None and Interval().priority(node) == (0, 10)
-    assert Lru().spared(node, 10) is None
+    assert Interval().spared(node, 10, START) is None and Interval().priority(node, START) == (0, 10)
+    assert Lru().spared(node, 10, START) is None
 
 
 def test_what_was_not_used_again_goes_first() -> None:

@@ -24,6 +24,24 @@ def chain(tokens: list[int], size: int, names: dict[tuple[int, tuple[int, ...]],
     return out
 
 
+def best_online(requests: list[Request], prefix_tokens: int, size: int, blocks: int) -> float:
+    """Cached prompt tokens to be expected of the best that does not know the future, where every request begins with
+    one of some prefixes, each as likely as any other whatever came before, and has the rest to itself.
+
+    When a request comes, the one before has just filled blocks of its own; no more than all others can hold prefixes.
+    Which of those seen so far they hold does not matter: each block of them is asked for with the same chance.
+    """
+    whole, found, own = prefix_tokens // size, 0.0, 0
+    seen: set[tuple[int, ...]] = set()
+    for prompt, answer in requests:
+        prefix = tuple(prompt[:prefix_tokens])
+        if prefix in seen:
+            found += whole * size * min(1.0, (blocks - own) / (len(seen) * whole))
+        seen.add(prefix)
+        own = -(-(len(prompt) + len(answer)) // size) - whole
+    return found
+
+
 def optimum(requests: list[Request], size: int, blocks: int) -> int:
     """Cached prompt tokens of all requests; each must fit into the pool."""
     names: dict[tuple[int, tuple[int, ...]], int] = {}

@@ -158,7 +158,7 @@ class Cache:
         tenancy = Tenancy(seq, space, self._shares.join(tenant), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
-        self._tree.hit(hit.nodes, hit.tokens)
+        self._tree.hit(hit.nodes, hit.tokens, hit.ghost)
         tenancy.ghost = hit.ghost
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy

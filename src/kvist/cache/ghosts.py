@@ -22,10 +22,14 @@ GHOSTS: Final = 4096
 
 
 class Ghost(NamedTuple):
-    """A run that left: tick of its last use, and the position up to which admissions had used it (or else its end)."""
+    """A run that left: tick of its last use, the position up to which admissions had used it (0: none had), and what
+    ``NodeFacts`` says.
+    """
 
     last_use: int
     reach: int
+    gap: int
+    behind: bool
 
 
 class Ghosts:
@@ -80,7 +84,7 @@ class Ghosts:
 
 
 def _ghost(node: Node) -> Ghost:
-    return Ghost(node.last_use, node.reach or node.end)
+    return Ghost(node.last_use, node.reach, node.gap, node.behind)
 
 
 def _digest(space: Space, tokens: bytes) -> bytes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from kvist.cache.evict.base import EvictPolicy, Priority
+from kvist.cache.evict.base import EvictPolicy, Habits, Priority
+from kvist.cache.habits import START
 from kvist.cache.node import Node
 from kvist.cache.share import Share
 
@@ -21,22 +22,31 @@ Spared = tuple[Priority, int, Node]
 
 
 class Kept:
-    """A heap of spared leaves for each tenant. Owner: ``EvictQueue``. No heap is empty."""
+    """A heap of spared leaves for each tenant. Owner: ``EvictQueue``, which says under which ``habits`` the policy is
+    asked. No heap is empty.
+    """
 
-    __slots__ = ("_heaps", "_policy", "_size", "_stage")
+    __slots__ = ("_heaps", "_policy", "_size", "_stage", "habits")
 
     def __init__(self, policy: EvictPolicy, stage: int) -> None:
         self._policy = policy
         self._stage = stage
         self._heaps: dict[Share, list[Spared]] = {}
         self._size = 0
+        self.habits = START
 
     def __len__(self) -> int:
         return self._size
 
+    def start_over(self, habits: Habits) -> None:
+        """Forget all: from here on the policy is asked under these habits."""
+        self.habits = habits
+        self._heaps.clear()
+        self._size = 0
+
     def push(self, node: Node, now: int, most: int) -> None:
         """Enter a leaf if it is spared. More than ``most`` entries cannot all be true: the others are dropped."""
-        said = self._policy.spared(node, now)
+        said = self._policy.spared(node, now, self.habits)
         if said is None:
             return
         heappush(self._heaps.setdefault(node.share, []), (said, node.serial, node))
@@ -64,7 +74,7 @@ class Kept:
     def _true(self, entry: Spared, now: int) -> bool:
         said, _, node = entry
         leaf = node.alive and not node.children and node.queued >> self._stage & 1
-        return bool(leaf) and self._policy.spared(node, now) == said
+        return bool(leaf) and self._policy.spared(node, now, self.habits) == said
 
     def _compact(self, now: int) -> None:
         true = {share: {e[1]: e for e in heap if self._true(e, now)} for share, heap in self._heaps.items()}

@@ -25,14 +25,14 @@ class Node:
     A node object always means the same path up to ``end``, as long as it is ``alive`` and ``cuts`` has not moved:
     a split keeps the object for the lower part. ``queued`` are the stages the evict queue holds it for, ``swept``
     where (in spans) its sweep of tombstones goes on. ``space`` is a root's namespace, ``share`` the tenant's that it
-    belongs to; ``last_use``, ``gap`` and ``hits`` are what ``NodeFacts`` says, ``reach`` the position up to which
-    admissions used it: what a split leaves behind that was never asked for again. ``lost`` is the first span that was
-    cut off behind the end (``Ghosts``); ``keys`` are block keys by tokens per block, computed when a tier asks.
+    belongs to; ``last_use``, ``gap``, ``hits`` and ``behind`` are what ``NodeFacts`` says, ``reach`` the position up to
+    which admissions used it: what a split leaves behind that was never asked for again. ``lost`` is the first span that
+    was cut off behind the end (``Ghosts``); ``keys`` are block keys by tokens per block, computed when a tier asks.
     """
 
     __slots__ = (
-        "alive", "blocks", "children", "cuts", "gap", "hits", "holes", "keys", "last_use", "lost", "open", "order",
-        "parent", "queued", "reach", "serial", "share", "space", "start", "swept", "tokens",
+        "alive", "behind", "blocks", "children", "cuts", "gap", "hits", "holes", "keys", "last_use", "lost", "open",
+        "order", "parent", "queued", "reach", "serial", "share", "space", "start", "swept", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +56,7 @@ class Node:
         self.keys: dict[int, list[BlockKey]] = {}
         self.space: Space | None = None
         self.lost = b""
-        self.open = False
+        self.open = self.behind = False
         self.alive = True
         self.last_use = self.hits = self.gap = self.reach = self.cuts = self.queued = self.swept = 0
 

@@ -11,16 +11,19 @@ BURIED      blocks under a run that a sequence holds (it computed duplicates): t
 
 A node has at most one entry a stage. An entry is trusted only when it comes to the front: a dead node is skipped, a
 priority that changed sends it back. When a leaf that the policy spares comes to the front, ``kept.py`` says which of
-those goes. Entries of two heaps compare: serials are unique.
+those goes. Entries of two heaps compare: serials are unique. When what the policy goes by changes (``habits.py``), all
+are put in order anew, at most once in as many admissions as make that cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from kvist.cache.evict.base import EvictPolicy, Priority
+from kvist.cache.ghosts import Ghost
+from kvist.cache.habits import Observer
 from kvist.cache.kept import Kept, Spared
 from kvist.cache.node import Node
 from kvist.cache.share import Share
@@ -30,6 +33,7 @@ LEAF: Final = 1
 ENDS: Final = 2
 BURIED: Final = 3
 SLACK_ENTRIES: Final = 64
+SORTED_PER_ADMISSION: Final = 16
 
 Entry = tuple[int, Priority, int, Node]
 """Stage, priority when it was queued, serial of the node, node."""
@@ -38,13 +42,14 @@ Entry = tuple[int, Priority, int, Node]
 class EvictQueue:
     """Which node gives up blocks next. Owner: ``Tree``, which tells it the tick (``now``). No heap is empty."""
 
-    __slots__ = ("_bounded", "_full", "_heaps", "_kept", "_size", "now", "policy")
+    __slots__ = ("_bounded", "_full", "_heaps", "_kept", "_size", "_sorted_at", "now", "observer", "policy")
 
     def __init__(self, policy: EvictPolicy, *, bounded: bool, full: bool) -> None:
         self.policy = policy
         self._heaps: dict[Share, list[Entry]] = {}
         self._kept = Kept(policy, LEAF)
-        self._size = self.now = 0
+        self.observer = Observer()
+        self._size = self._sorted_at = self.now = 0
         self._bounded = bounded
         self._full = full
 
@@ -73,7 +78,7 @@ class EvictQueue:
         if not node.queued >> stage & 1:
             node.queued |= 1 << stage
             heap = self._heaps.setdefault(node.share, [])
-            heappush(heap, (stage, self.policy.priority(node), node.serial, node))
+            heappush(heap, (stage, self.policy.priority(node, self._kept.habits), node.serial, node))
             self._size += 1
         if stage == LEAF:
             self._kept.push(node, self.now, self._size)
@@ -84,7 +89,7 @@ class EvictQueue:
         while heap:
             stage, priority, serial, node = heap[0]
             if node.alive:
-                now = self.policy.priority(node)
+                now = self.policy.priority(node, self._kept.habits)
                 if now <= priority:
                     spared = self._spared(share, heap[0])
                     return (LEAF, *spared) if spared else heap[0]
@@ -105,9 +110,34 @@ class EvictQueue:
 
     def _spared(self, share: Share, first: Entry) -> Spared | None:
         """Which of the spared leaves goes, when even the front of the queue is one. Its entry in the queue stays."""
-        if first[0] != LEAF or self.policy.spared(first[3], self.now) is None:
+        if first[0] != LEAF or self.policy.spared(first[3], self.now, self._kept.habits) is None:
             return None
         return self._kept.front(share, self.now)
+
+    @property
+    def apart(self) -> bool:
+        """Whether new runs behind a used one are to be nodes of their own: they go before it."""
+        return self.policy.learns and self._kept.habits.fresh_first[1]
+
+    def learn(self, nodes: Sequence[Node], tokens: int, ghost: Ghost | None, span_tokens: int) -> None:
+        """Of an admission that is about to count as a use, if the policy cares (``Observer.admit``)."""
+        if self.policy.learns:
+            self.observer.admit(nodes, tokens, ghost, self.now + 1, span_tokens)
+            self._settle()
+
+    def _settle(self) -> None:
+        seen = self.observer.admissions - self._sorted_at
+        habits = self.observer.habits()
+        if habits == self._kept.habits or seen * SORTED_PER_ADMISSION < self._size:
+            return
+        self._sorted_at = self.observer.admissions
+        self._kept.start_over(habits)
+        for heap in self._heaps.values():
+            heap[:] = [(s, self.policy.priority(node, habits), serial, node) for s, _, serial, node in heap]
+            heapify(heap)
+            for stage, _, _, node in heap:
+                if stage == LEAF and node.alive:
+                    self._kept.push(node, self.now, self._size)
 
     def compact(self, nodes: int) -> None:
         """Forget dead nodes once they outnumber what ``nodes`` living ones can fill."""

@@ -15,6 +15,7 @@ from kvist.cache.chain import key_of
 from kvist.cache.counters import Tally
 from kvist.cache.ghosts import Ghost, Ghosts
 from kvist.cache.groups import GroupRule
+from kvist.cache.habits import born, known_bytes, parted
 from kvist.cache.keys import Space
 from kvist.cache.match import MISS, Hit, find
 from kvist.cache.node import TOKEN_BYTES, Bytes, Node, common_bytes
@@ -73,14 +74,14 @@ class Tree:
 
     def touch(self, node: Node | None) -> None:
         """Mark a node and its ancestors as used now."""
-        self.tick += 1
-        self.queue.now = self.tick
+        self.tick = self.queue.now = self.tick + 1
         while node is not None:
             node.last_use = self.tick
             node = node.parent
 
-    def hit(self, nodes: Sequence[Node], tokens: int) -> None:
-        """An admission uses the first ``tokens`` of a path: count it, and mark it as used now."""
+    def hit(self, nodes: Sequence[Node], tokens: int, ghost: Ghost | None) -> None:
+        """An admission uses ``tokens`` of a path, or would have what ``ghost`` remembers: count it as used now."""
+        self.queue.learn(nodes, tokens, ghost, self.span_tokens)
         for node in nodes:
             node.hits += 1
             node.gap = self.tick + 1 - node.last_use
@@ -130,7 +131,10 @@ class Tree:
 
     def _grow(self, node: Node, data: bytes, ids: Tables, ghost: Ghost | None) -> Node:
         self._supersede(node, data[: self.span_bytes])
-        if node.children or node.parent is None:
+        known = known_bytes(node, len(data), ghost, self.span_tokens) if self.queue.apart else len(data)
+        if 0 < known < len(data):
+            return self._add(self._grow(node, data[:known], ids, ghost), data[known:], ids)
+        if node.children or node.parent is None or not known:
             return self._add(node, data, ids, ghost)
         self.ghosts.grow(node, data)
         first, node_end = node.end, node.end + len(data) // TOKEN_BYTES
@@ -143,15 +147,13 @@ class Tree:
         return node
 
     def _add(self, parent: Node, data: bytes, ids: Tables, ghost: Ghost | None = None) -> Node:
-        start = parent.end
-        end = start + len(data) // TOKEN_BYTES
+        start, end = parent.end, parent.end + len(data) // TOKEN_BYTES
         parts = [ids[r.id][start // r.tokens : r.end_block(end)] for r in self.rules]
         child = self._new(parent, parent.share, start, data, parts)
         child.open = len(data) < self.span_bytes
         child.holes = 0
-        if ghost and ghost.reach > start:
-            child.gap, child.reach = self.tick - ghost.last_use, min(end, ghost.reach)
-        elif not self.tally["evicted_blocks"]:
+        born(child, parent, ghost, self.tick)
+        if not child.gap and not self.tally["evicted_blocks"]:
             child.gap = self.tick * self.pool.total // (self.pool.total - self.pool.free)
         for part in parts:
             self._keep(child, part)
@@ -205,9 +207,7 @@ class Tree:
         key = node.key(self.span_bytes)
         parts = [node.blocks[r.id][: (at - node.start) // r.tokens] for r in self.rules]
         head = self._new(node.parent, node.share, node.start, node.tokens[:cut], parts)
-        head.last_use, head.hits, head.gap, head.reach = node.last_use, node.hits, node.gap, min(node.reach, at)
-        if node.reach <= at:
-            node.hits = node.gap = node.reach = 0
+        parted(head, node, at)
         for part in parts:
             for block in part:
                 if block != NULL_BLOCK:

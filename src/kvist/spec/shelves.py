@@ -53,6 +53,12 @@ CODECS: Final = (
 )
 
 EVICT: Final = (
+    Variant(
+        "auto",
+        "cache/evict",
+        "learns: as interval while runs come back in turns, else as lru, and first what is never used again",
+        knobs=(("patience", "intervals without a use until a run is overdue"),),
+    ),
     Variant("lru", "cache/evict", "the block unused for longest goes first"),
     Variant(
         "interval",

@@ -12,9 +12,20 @@ leaf is always cut from its tail, span by span.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Priority = tuple[int, ...]
+
+
+class Habits(NamedTuple):
+    """What the cache has seen of how runs come back (``kvist.cache.habits``)."""
+
+    regular: bool
+    """Most wait about as long as the time before."""
+    fresh_first: tuple[bool, bool]
+    """New runs are hardly ever asked for again: those that share nothing, those ``behind`` one that was cached."""
+    usual_gap: int
+    """Ticks, a power of two: hardly any run waits longer. 0: none came back twice."""
 
 
 class NodeFacts(Protocol):
@@ -45,7 +56,12 @@ class NodeFacts(Protocol):
 
     @property
     def hits(self) -> int:
-        """Admissions that used the node."""
+        """Admissions that used the node, or asked for it when it was evicted."""
+        ...
+
+    @property
+    def behind(self) -> bool:
+        """Made behind a run that was cached when it was asked for, or had been."""
         ...
 
     @property
@@ -62,14 +78,21 @@ class EvictPolicy(Protocol):
         """How the registry and the command line call it."""
         ...
 
-    def priority(self, node: NodeFacts) -> Priority:
+    @property
+    def learns(self) -> bool:
+        """Whether answers depend on ``Habits``. If so the queue is put in order anew when these change, and while new
+        runs behind others go first, what a sequence adds behind a used run becomes a node of its own.
+        """
+        ...
+
+    def priority(self, node: NodeFacts, habits: Habits) -> Priority:
         """Smallest goes first. Ties go to the node created first."""
         ...
 
-    def spared(self, node: NodeFacts, now: int) -> Priority | None:
+    def spared(self, node: NodeFacts, now: int, habits: Habits) -> Priority | None:
         """None: ``priority`` counts. Else the node is spared at tick ``now``, and the smallest of those goes first.
 
-        Must sort behind every ``priority``, change with the node's use only, and end (None) as time passes, at the
-        tick that ``priority`` orders by if at all: the queue looks for spared nodes when its front is one.
+        Must sort behind every ``priority``, change with the node's use and with habits only, and end (None) as time
+        passes, at the tick that ``priority`` orders by if at all: the queue looks for them when one is in front.
         """
         ...

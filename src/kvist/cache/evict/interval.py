@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvist.cache.evict.base import NodeFacts, Priority
+from kvist.cache.evict.base import Habits, NodeFacts, Priority
 from kvist.errors import BadValue
 
 
@@ -28,16 +28,17 @@ class Interval:
 
     patience: int = 2
     name: str = "interval"
+    learns: bool = False
 
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise BadValue("patience", self.patience, "at least 1")
 
-    def priority(self, node: NodeFacts) -> Priority:
+    def priority(self, node: NodeFacts, habits: Habits) -> Priority:
         """The tick from which it is overdue."""
         return (0, node.last_use + self.patience * node.gap)
 
-    def spared(self, node: NodeFacts, now: int) -> Priority | None:
+    def spared(self, node: NodeFacts, now: int, habits: Habits) -> Priority | None:
         """Not overdue: the farthest expected use goes first, behind all that are."""
         if now >= node.last_use + self.patience * node.gap:
             return None

@@ -9,6 +9,7 @@ from kvist.cache.evict.base import EvictPolicy
 from kvist.errors import BadValue
 
 _FILES: Final = {
+    "auto": ("kvist.cache.evict.auto", "Auto"),
     "lru": ("kvist.cache.evict.lru", "Lru"),
     "interval": ("kvist.cache.evict.interval", "Interval"),
 }
