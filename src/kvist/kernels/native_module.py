@@ -1,6 +1,6 @@
 """Loads ``kvist_native``, or says in one sentence why it is absent and what to do.
 
-The environment variable ``KVIST_ISA`` (portable, avx2, avx512) forces an instruction set; otherwise the best one that
+The environment variable ``KVIST_ISA`` (portable, avx2, avx512, avx512vnni) forces an instruction set; otherwise the best one that
 this processor runs is used.
 """
 

@@ -15,7 +15,7 @@ from kvist.kernels.attention.base import LayerView
 from kvist.kernels.matrix import Matrix
 from kvist.kernels.native_module import Views, load
 
-_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
+_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
 _ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 _NEVER: Final = 1 << 62
 
