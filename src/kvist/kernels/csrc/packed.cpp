@@ -16,27 +16,54 @@ constexpr float SMALLEST = 1.17549435e-38f;  // below it 1 / scale may overflow:
 
 constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
 
+// One number out of a vector's lanes, by halves.
+template <class Op>
+KVIST_INLINE int32_t across(vi v, Op op) {
+    vi4 part[W / 4];
+    memcpy(part, &v, sizeof v);
+#if KVIST_WIDTH == 16
+    part[0] = op(part[0], part[2]);
+    part[1] = op(part[1], part[3]);
+#endif
+    if (W > 4) part[0] = op(part[0], part[W > 4]);
+    vi4 p = part[0];
+    p = op(p, KVIST_PICK(p, p, 2, 3, 0, 1));
+    p = op(p, KVIST_PICK(p, p, 1, 0, 3, 2));
+    return p[0];
+}
+
+// Numbers of -128..127 as bytes.
+KVIST_INLINE void narrow(const vi* q, int8_t* to) {
+#if KVIST_WIDTH == 16
+    for (int i = 0; i < 2; i++) _mm_storeu_si128((__m128i*)to + i, _mm512_cvtepi32_epi8((__m512i)q[i]));
+#elif KVIST_WIDTH == 8
+    const __m256i a = _mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]), b = _mm256_packs_epi32((__m256i)q[2], (__m256i)q[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works on each half apart
+    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order));
+#else
+    for (int i = 0; i < GROUP; i++) to[i] = (int8_t)q[i / W][i % W];
+#endif
+}
+
 KVIST_INLINE void quantise_group(const float* x, Quantised& to) {
-    vi top = {};
-    for (int i = 0; i < GROUP; i += W) {
-        const vi bits = (vi)load(x + i) & splat_int(0x7fffffff);
+    constexpr int N = GROUP / W;
+    vi q[N], top = {}, total = {};
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) {
+        const vi bits = (vi)load(x + i * W) & splat_int(0x7fffffff);
         top = bits > top ? bits : top;  // magnitudes order like integers, NaN above infinity
     }
-    int32_t lanes[W], most = 0;
-    memcpy(lanes, &top, sizeof lanes);
-    for (int i = 0; i < W; i++) most = lanes[i] > most ? lanes[i] : most;
+    const int32_t most = across(top, [](vi4 a, vi4 b) { return a > b ? a : b; });
     const float scale = float_of((uint32_t)most) / 127.0f;
     const bool finite = most < 0x7f800000, some = finite && scale >= SMALLEST;
     const vf inverse = splat(some ? 1.0f / scale : 0.0f);
-    vi total = {};
-    for (int i = 0; i < GROUP; i += W) {
-        const vi rounded = (vi)(load(x + i) * inverse + splat(ROUNDER)) - splat_int((int32_t)0x4b400000);
-        const vi q = rounded & splat_int(some ? -1 : 0);
-        total += q;
-        for (int j = 0; j < W; j++) to.q[i + j] = (int8_t)q[j];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) {
+        q[i] = ((vi)(load(x + i * W) * inverse + splat(ROUNDER)) - splat_int(0x4b400000)) & splat_int(some ? -1 : 0);
+        total += q[i];
     }
-    int32_t sum = 0;
-    for (int j = 0; j < W; j++) sum += total[j];
+    narrow(q, to.q);
+    const int32_t sum = across(total, [](vi4 a, vi4 b) { return a + b; });
     to.scale = some || !finite ? scale : 0.0f;
     to.scaled_sum = to.scale * (float)sum;
     to.less = -128 * sum;

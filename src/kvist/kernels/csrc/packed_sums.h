@@ -66,7 +66,7 @@ struct Sums {
 // Pairs of products in 16 bits. A nibble times x stays under 15 * 127, so eight pairs fit and no sum saturates; a byte
 // is two nibbles. Rows are inside: each vector of weights is unpacked once for all of them.
 template <class K>
-constexpr int ROWS_TOGETHER = W == 16 ? (K::MINIMA ? 12 : 8) : K::MINIMA ? 8 : 4;
+constexpr int ROWS_TOGETHER = K::MINIMA || W == 16 ? 8 : 4;
 
 #if KVIST_WIDTH == 16
 typedef __m512i vb;
@@ -105,14 +105,15 @@ struct Sums {
             vb low[R], high[R];
 #pragma GCC unroll 16
             for (int r = 0; r < R; r++) low[r] = high[r] = zero_bytes();
-#pragma GCC unroll 8
+#pragma GCC unroll 1
             for (int v = 0; v < K::VECTORS; v++) {
                 const vb bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
 #pragma GCC unroll 16
                 for (int r = 0; r < R; r++) {
+                    if (R > 1) asm volatile("" ::: "memory");  // or the compiler loads all rows' inputs first, and spills
                     if (K::MINIMA) {
-                        const vb both = add16(pairs(a, four_inputs(x[r], 2 * v)), pairs(b, four_inputs(x[r], 2 * v + 1)));
-                        low[r] = add16(low[r], both);
+                        low[r] = add16(low[r], pairs(a, four_inputs(x[r], 2 * v)));
+                        low[r] = add16(low[r], pairs(b, four_inputs(x[r], 2 * v + 1)));
                     } else {
                         low[r] = add16(low[r], pairs(a, four_inputs(x[r], v)));
                         high[r] = add16(high[r], pairs(b, four_inputs(x[r], v)));
