@@ -72,6 +72,12 @@ def records(matrix: Matrix) -> torch.Tensor:
 
 def _unpacked(matrix: Matrix, ids: torch.Tensor) -> torch.Tensor:
     """Rows of a packed matrix, float32 [len(ids), inputs]."""
+    q, d, m = integers(matrix, ids)
+    return (q * d[..., None] + m[..., None]).reshape(len(ids), matrix.inputs)
+
+
+def integers(matrix: Matrix, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A packed matrix's rows as float32: integers [len(ids), groups, 32], scales and minima [len(ids), groups]."""
     tile, lane, n = ids // LANES, ids % LANES, torch.arange(len(ids))
     record = records(matrix)[tile]  # [n, groups, bytes]
     n_vectors = 4 if matrix.kind == "w4" else 8
@@ -81,7 +87,6 @@ def _unpacked(matrix: Matrix, ids: torch.Tensor) -> torch.Tensor:
     tail16 = tail.contiguous().view(torch.float16).view(len(ids), groups, -1, LANES)[n, :, :, lane].float()
     if matrix.kind == "w4":
         both = torch.stack([packed & 15, packed >> 4], dim=3)  # [n, groups, vectors, 2, 4]
-        values = both.reshape(len(ids), groups, GROUP).float() * tail16[..., :1] + tail16[..., 1:]
-    else:
-        values = (packed.reshape(len(ids), groups, GROUP).float() - 128) * tail16[..., :1]
-    return values.reshape(len(ids), matrix.inputs)
+        return both.reshape(len(ids), groups, GROUP).float(), tail16[..., 0], tail16[..., 1]
+    d = tail16[..., 0]
+    return packed.reshape(len(ids), groups, GROUP).float() - 128, d, torch.zeros_like(d)

@@ -1,7 +1,7 @@
 """Loads ``kvist_native``, or says in one sentence why it is absent and what to do.
 
-The environment variable ``KVIST_ISA`` (portable, avx2, avx512) forces an instruction set; otherwise the best one that
-this processor runs is used.
+The environment variable ``KVIST_ISA`` (portable, avx2, avx512, avx512vnni) forces an instruction set; otherwise the
+best one that this processor runs is used.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "scratch.h"
 #include "share.h"
 #include "team.h"
 
@@ -16,19 +17,26 @@ namespace avx2 { extern const Table table; }
 #ifdef KVIST_HAS_AVX512
 namespace avx512 { extern const Table table; }
 #endif
+#ifdef KVIST_HAS_AVX512VNNI
+namespace avx512vnni { extern const Table table; }
+#endif
 
 namespace {
 
 // Below these, waking the other threads costs more than it gives (measured: about 1.5 us for a region of two).
 constexpr int64_t SERIAL_LINEAR = 1 << 16;  // multiply-adds
+constexpr int64_t SERIAL_PACKED = 1 << 18;
 constexpr int64_t SERIAL_ROWS = 1 << 14;    // elements of a row-wise operation
 
 std::vector<const Table*> tables() {
     std::vector<const Table*> out;
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#ifdef KVIST_HAS_AVX512VNNI
+    if (avx512 && __builtin_cpu_supports("avx512vnni")) out.push_back(&avx512vnni::table);
+#endif
 #ifdef KVIST_HAS_AVX512
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        out.push_back(&avx512::table);
+    if (avx512) out.push_back(&avx512::table);
 #endif
 #ifdef KVIST_HAS_AVX2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
@@ -83,8 +91,19 @@ const Table& table() {
     return *t;
 }
 
+// The inputs are quantised once, by all threads if there are many; then tiles are handed out.
+void linear_packed(const Table& t, const Linear& p) {
+    const int64_t work = (int64_t)p.rows * p.in * p.out;
+    const int tiles = (p.out + TILE - 1) / TILE, n = work < SERIAL_PACKED ? 1 : std::min(threads(), tiles);
+    Quantised* x = (Quantised*)scratch(2, (size_t)p.rows * (p.in / GROUP) * (sizeof(Quantised) / sizeof(float)));
+    over_rows(p.rows, (int64_t)p.rows * p.in, [&](int a, int b) { t.quantise(p, x, a, b); });
+    if (n <= 1) return t.packed(p, x, 0, tiles);
+    in_pieces(tiles, std::max(1, tiles / (8 * n)), n, [&](int begin, int end) { t.packed(p, x, begin, end); });
+}
+
 void linear(const Linear& p) {
     const Table& t = table();
+    if (p.w_element == ELEMENT_W8 || p.w_element == ELEMENT_W4) return linear_packed(t, p);
     const int64_t work = (int64_t)p.rows * p.in * p.out;
     const int n = work < SERIAL_LINEAR ? 1 : threads();
     if (n <= 1) return t.linear(p, 0, p.out);

@@ -28,7 +28,8 @@ float multiply(size_t n) {
 #define KVIST_NAME(x) KVIST_STRING(x)
 
 extern const Table table;
-constexpr Table filled{KVIST_NAME(KVIST_ISA), W, cell, merge, linear, rms_norm, add_rms_norm, gated, rotate, read, multiply};
+constexpr Table filled{KVIST_NAME(KVIST_ISA), W, cell, merge, linear, quantise, packed, rms_norm,
+                       add_rms_norm, gated, rotate, read, multiply};
 const Table table = filled;
 
 }  // namespace kvist::KVIST_ISA

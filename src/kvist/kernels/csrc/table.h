@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "packed.h"
+
 namespace kvist {
 
 constexpr int LANES = 16;        // slots of one K lane group (kvist.spec.layout.HASH_TOKENS)
@@ -12,7 +14,7 @@ constexpr int MAX_DIM = 512;     // largest head dim the attention kernel has ro
 constexpr int ROW_TILE = 16;     // query rows that run through a cell together
 constexpr int FETCH_TILES = 16;  // lane groups of the next job that are known beforehand
 
-enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };
+enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_W8 = 8, ELEMENT_W4 = 9 };
 constexpr int element_bytes(int element) { return element == ELEMENT_F32 ? 4 : 2; }
 enum Activation : int { SILU, GELU_TANH, GELU, RELU };
 
@@ -55,7 +57,7 @@ struct Linear {
     const float* bias;
     float* y;
     int rows, in, out;
-    int w_element;
+    int w_element;  // packed kinds: records of tiles, see packed.h
 };
 
 struct Rotate {
@@ -78,6 +80,8 @@ struct Table {
     void (*cell)(const Cell&);
     void (*merge)(const Merge&);
     void (*linear)(const Linear&, int out_begin, int out_end);
+    void (*quantise)(const Linear&, Quantised* to, int row_begin, int row_end);
+    void (*packed)(const Linear&, const Quantised* x, int tile_begin, int tile_end);
     void (*rms_norm)(const float* x, const float* w, float eps, float* y, int rows, int width);
     void (*add_rms_norm)(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width);
     void (*gated)(const float* gate_up, int activation, float* y, int rows, int width);

@@ -12,10 +12,10 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
-from kvist.kernels.matrix import Matrix
+from kvist.kernels.matrix import GROUP, LANES, RECORD_BYTES, Matrix
 from kvist.kernels.native_module import Views, load
 
-_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2}
+_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
 _ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 _NEVER: Final = 1 << 62
 
@@ -50,6 +50,7 @@ class NativeOps:
             or x.dtype is not torch.float32
             or out.dtype is not torch.float32
             or not (x.is_contiguous() and weight.data.is_contiguous() and out.is_contiguous())
+            or (weight.kind in RECORD_BYTES and not _whole(weight))
         ):
             raise _refused(x, weight, out)
         address = 0 if bias is None else _float(bias, (n,))
@@ -65,7 +66,7 @@ class NativeOps:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The native form, or from ``library_rows()`` rows on the library's product."""
-        if len(x) < library_rows() or weight.kind != "f32":
+        if weight.kind != "f32" or len(x) < library_rows():
             return self.linear(x, weight, bias, out=out)
         if bias is None:
             return torch.mm(x, weight.data.t(), out=out)
@@ -179,7 +180,23 @@ def _float(t: torch.Tensor, shape: tuple[int, ...]) -> int:
     return t.data_ptr()
 
 
+def _whole(weight: Matrix) -> bool:
+    """Whether a packed matrix has all its records, where the kernels can read them."""
+    data = weight.data
+    groups, rest = divmod(weight.inputs, GROUP)
+    records = -(-weight.outputs // LANES) * groups
+    return (
+        rest == 0
+        and data.dtype is torch.uint8
+        and data.numel() == records * RECORD_BYTES[weight.kind]
+        and data.data_ptr() % 64 == 0
+    )
+
+
 def _refused(x: torch.Tensor, weight: Matrix, out: torch.Tensor) -> BadValue:
     shown = (tuple(x.shape), x.dtype), (weight.kind, weight.outputs, weight.inputs), (tuple(out.shape), out.dtype)
-    wanted = f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(_ELEMENT)}"
+    wanted = (
+        f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(_ELEMENT)}; "
+        f"packed ones with all their records, on a multiple of 64 bytes, inputs a multiple of {GROUP}"
+    )
     return BadValue("x, weight, out", shown, wanted)

@@ -8,7 +8,7 @@ import torch.nn.functional as nn
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
-from kvist.kernels.matrix import Matrix
+from kvist.kernels.matrix import GROUP, RECORD_BYTES, Matrix, integers
 
 
 class ReferenceOps:
@@ -25,6 +25,9 @@ class ReferenceOps:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``x [rows, in] @ weight.T [in, out] + bias``, row by row."""
+        if weight.kind in RECORD_BYTES:
+            total = _packed_product(x, weight)
+            return _into(out, total if bias is None else total + bias)
         out = x.new_empty(len(x), weight.outputs) if out is None else out
         floats = weight.dequantised()
         for row in range(len(x)):
@@ -40,6 +43,8 @@ class ReferenceOps:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same by one library product."""
+        if weight.kind in RECORD_BYTES:
+            return self.linear(x, weight, bias, out=out)
         return _into(out, nn.linear(x, weight.dequantised(), bias))
 
     def rms_norm(
@@ -94,6 +99,31 @@ class ReferenceOps:
         k_tiles, v_tiles = key_tiles(pool, view), value_tiles(pool, view)
         k_tiles[to_block, :, to_slot // 16, :, to_slot % 16] = k[keep].to(k_tiles.dtype)
         v_tiles[to_block, :, to_slot] = v.reshape(rows, kv_heads, view.value_dim)[keep].to(v_tiles.dtype)
+
+
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations as packed weights meet them: whole numbers up to 127 [rows, groups, 32] and scales [rows, groups].
+
+    Groups whose scale would not be a normal number count as zeros. Where an input is not finite neither is the scale,
+    and the numbers are 0: every product of that group is NaN.
+    """
+    grouped = x.reshape(len(x), -1, GROUP)
+    scale = grouped.abs().amax(-1) / 127
+    normal = torch.isfinite(scale) & (scale >= torch.finfo(torch.float32).tiny)
+    q = torch.where(normal[..., None], torch.round(grouped * (1 / scale)[..., None]), 0.0)
+    return q, torch.where(normal | ~torch.isfinite(scale), scale, 0.0)
+
+
+def _packed_product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+    """Groups in ascending order. A group's sums are whole numbers below 2**24, exact in any order of adding."""
+    q, scale = quantised(x)
+    w, d, m = integers(weight, torch.arange(weight.outputs))
+    total = x.new_zeros(len(x), weight.outputs)
+    for g in range(scale.shape[1]):
+        sums = q[:, g] @ w[:, g].t()
+        total += sums * d[:, g] * scale[:, g, None]
+        total += m[:, g] * (scale[:, g] * q[:, g].sum(-1))[:, None]
+    return total
 
 
 def _into(out: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,188 @@
+// The integer half of the packed product: 16 outputs' sums over 32 inputs, exact on every instruction set.
+//
+// A record's bytes are unsigned: nibbles of 0..15 (w4), or q + 128 (w8), for which every sum starts at -128 * (sum of x).
+// ``Sums<K, R>::add`` calls finish(row, half, sums) for each of R rows and each vector of a tile's 16 lanes.
+#pragma once
+
+#include "element.h"
+#include "packed.h"
+
+namespace kvist::KVIST_ISA {
+
+constexpr int HALVES = TILE / W;
+
+struct W4 {
+    static constexpr int BYTES = 320, SCALES = 256, VECTORS = 4;
+    static constexpr bool MINIMA = true;
+};
+
+struct W8 {
+    static constexpr int BYTES = 544, SCALES = 512, VECTORS = 8;
+    static constexpr bool MINIMA = false;
+};
+
+#if defined(__AVX512VNNI__)
+
+// Four products of unsigned and signed bytes and their sum in one instruction; x comes as a broadcast operand.
+template <class K>
+constexpr int ROWS_TOGETHER = 16;
+
+KVIST_INLINE __m512i four_inputs(const Quantised& x, int i) {
+    int32_t four;
+    memcpy(&four, x.q + 4 * i, 4);
+    return _mm512_set1_epi32(four);
+}
+
+template <class K, int R>
+struct Sums {
+    template <class F>
+    KVIST_INLINE void add(const uint8_t* record, const Quantised* x, F&& finish) {
+        __m512i w[8];
+#pragma GCC unroll 8
+        for (int v = 0; v < K::VECTORS; v++) {
+            const __m512i bytes = _mm512_loadu_si512(record + 64 * v);
+            if (K::MINIMA) {
+                w[2 * v % 8] = _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+                w[(2 * v + 1) % 8] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(15));
+            } else {
+                w[v] = bytes;
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            __m512i a = K::MINIMA ? _mm512_setzero_si512() : _mm512_set1_epi32(x[r].less), b = _mm512_setzero_si512();
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                a = _mm512_dpbusd_epi32(a, w[2 * i], four_inputs(x[r], 2 * i));
+                b = _mm512_dpbusd_epi32(b, w[2 * i + 1], four_inputs(x[r], 2 * i + 1));
+            }
+            finish(r, 0, (vi)_mm512_add_epi32(a, b));
+        }
+    }
+};
+
+#elif KVIST_WIDTH > 4
+
+// Pairs of products in 16 bits. A nibble times x stays under 15 * 127, so eight pairs fit and no sum saturates; a byte
+// is two nibbles. Rows are inside: each vector of weights is unpacked once for all of them.
+template <class K>
+constexpr int ROWS_TOGETHER = K::MINIMA || W == 16 ? 8 : 4;
+
+#if KVIST_WIDTH == 16
+typedef __m512i vb;
+KVIST_INLINE vb load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+KVIST_INLINE vb low_nibbles(vb v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+KVIST_INLINE vb high_nibbles(vb v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+KVIST_INLINE vb pairs(vb w, vb x) { return _mm512_maddubs_epi16(w, x); }
+KVIST_INLINE vb add16(vb a, vb b) { return _mm512_add_epi16(a, b); }
+KVIST_INLINE vi widened(vb v, int times) { return (vi)_mm512_madd_epi16(v, _mm512_set1_epi16((short)times)); }
+KVIST_INLINE vb splat4(int32_t four) { return _mm512_set1_epi32(four); }
+KVIST_INLINE vb zero_bytes() { return _mm512_setzero_si512(); }
+#else
+typedef __m256i vb;
+KVIST_INLINE vb load_bytes(const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
+KVIST_INLINE vb low_nibbles(vb v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+KVIST_INLINE vb high_nibbles(vb v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+KVIST_INLINE vb pairs(vb w, vb x) { return _mm256_maddubs_epi16(w, x); }
+KVIST_INLINE vb add16(vb a, vb b) { return _mm256_add_epi16(a, b); }
+KVIST_INLINE vi widened(vb v, int times) { return (vi)_mm256_madd_epi16(v, _mm256_set1_epi16((short)times)); }
+KVIST_INLINE vb splat4(int32_t four) { return _mm256_set1_epi32(four); }
+KVIST_INLINE vb zero_bytes() { return _mm256_setzero_si256(); }
+#endif
+
+KVIST_INLINE vb four_inputs(const Quantised& x, int i) {
+    int32_t four;
+    memcpy(&four, x.q + 4 * i, 4);
+    return splat4(four);
+}
+
+template <class K, int R>
+struct Sums {
+    template <class F>
+    KVIST_INLINE void add(const uint8_t* record, const Quantised* x, F&& finish) {
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) {
+            vb low[R], high[R];
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) low[r] = high[r] = zero_bytes();
+#pragma GCC unroll 1
+            for (int v = 0; v < K::VECTORS; v++) {
+                const vb bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; r++) {
+                    if (R > 1) asm volatile("" ::: "memory");  // or the compiler loads all rows' inputs first, and spills
+                    if (K::MINIMA) {
+                        low[r] = add16(low[r], pairs(a, four_inputs(x[r], 2 * v)));
+                        low[r] = add16(low[r], pairs(b, four_inputs(x[r], 2 * v + 1)));
+                    } else {
+                        low[r] = add16(low[r], pairs(a, four_inputs(x[r], v)));
+                        high[r] = add16(high[r], pairs(b, four_inputs(x[r], v)));
+                    }
+                }
+            }
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++)
+                finish(r, h, K::MINIMA ? widened(low[r], 1) : widened(low[r], 1) + widened(high[r], 16) + splat_int(x[r].less));
+        }
+    }
+};
+
+#else
+
+// Plain vectors of 16-bit numbers: a record is turned into [input][lane], and sixteen products of a nibble fit 16 bits.
+template <class K>
+constexpr int ROWS_TOGETHER = 8;
+
+typedef int16_t v8 __attribute__((vector_size(16)));
+
+template <class K, int R>
+struct Sums {
+    template <class F>
+    KVIST_INLINE void add(const uint8_t* record, const Quantised* x, F&& finish) {
+        int16_t low[GROUP][TILE], high[GROUP][TILE];
+        for (int v = 0; v < K::VECTORS; v++)
+            for (int lane = 0; lane < TILE; lane++)
+                for (int j = 0; j < 4; j++) {
+                    const uint8_t byte = record[64 * v + 4 * lane + j];
+                    if (K::MINIMA) {
+                        low[8 * v + j][lane] = byte & 15;
+                        low[8 * v + 4 + j][lane] = byte >> 4;
+                    } else {
+                        low[4 * v + j][lane] = byte & 15;
+                        high[4 * v + j][lane] = byte >> 4;
+                    }
+                }
+        for (int r = 0; r < R; r++) {
+            int32_t sums[TILE];
+            for (int lane = 0; lane < TILE; lane++) sums[lane] = K::MINIMA ? 0 : x[r].less;
+            multiply(low, x[r], 1, sums);
+            if (!K::MINIMA) multiply(high, x[r], 16, sums);
+            for (int h = 0; h < HALVES; h++) {
+                vi four;
+                memcpy(&four, sums + h * W, sizeof four);
+                finish(r, h, four);
+            }
+        }
+    }
+
+    KVIST_INLINE void multiply(const int16_t (*w)[TILE], const Quantised& x, int times, int32_t* sums) {
+        for (int first = 0; first < GROUP; first += 16) {
+            v8 a = {}, b = {};
+            for (int i = first; i < first + 16; i++) {
+                v8 left, right;
+                memcpy(&left, w[i], sizeof left);
+                memcpy(&right, w[i] + 8, sizeof right);
+                a += left * (int16_t)x.q[i];
+                b += right * (int16_t)x.q[i];
+            }
+            for (int lane = 0; lane < 8; lane++) {
+                sums[lane] += times * a[lane];
+                sums[8 + lane] += times * b[lane];
+            }
+        }
+    }
+};
+
+#endif
+
+}  // namespace kvist::KVIST_ISA

@@ -1,0 +1,71 @@
+"""Packed products: every instruction set gives the same bits, the torch reference the same numbers, floats nearly."""
+
+import numpy as np
+import pytest
+import torch
+
+from kvist.kernels import native_module
+from kvist.kernels.ops.reference import ReferenceOps, quantised
+from kvist.kernels.packing import quantise_w8, tile_w4
+
+if native_module.absent_reason():
+    pytest.skip(native_module.absent_reason(), allow_module_level=True)
+
+from kvist.kernels.ops.native import NativeOps
+
+
+@pytest.fixture
+def on():
+    """A function that runs a product on one instruction set."""
+    native = native_module.load()
+    before = native.isa()
+
+    def run(name, x, weight, bias=None):
+        native.choose(name)
+        return NativeOps().linear(x, weight, bias)
+
+    yield run
+    native.choose(before)
+
+
+def made(kind, outputs, inputs):
+    rng = np.random.default_rng([outputs, inputs])
+    if kind == "w8":
+        return quantise_w8(rng.normal(0, 1, (outputs, inputs)).astype(np.float32))
+    q = rng.integers(0, 16, (outputs, inputs)).astype(np.uint8)
+    d = rng.uniform(0.05, 0.2, (outputs, inputs // 32)).astype(np.float16)
+    return tile_w4(q, d, (-7.5 * d).astype(np.float16))
+
+
+@pytest.mark.parametrize("kind", ["w4", "w8"])
+@pytest.mark.parametrize("inputs", [32, 160, 1536])
+@pytest.mark.parametrize("outputs", [3, 47, 130])
+def test_packed_linear(on, outputs, inputs, kind):
+    torch.manual_seed(outputs)
+    weight, bias = made(kind, outputs, inputs), torch.randn(outputs)
+    x = torch.randn(37, inputs) * torch.logspace(-3, 3, 37)[:, None]
+    reference = ReferenceOps()
+    want = reference.linear(x, weight, bias)
+    floats = weight.dequantised()
+    _, scale = quantised(x)
+    size = x.abs().double() @ floats.abs().double().t() + bias.abs()
+    results = {name: on(name, x, weight, bias) for name in native_module.load().available()}
+    for got in results.values():
+        assert ((got.double() - want).abs() <= 1e-6 * size).all()
+        # half a step of each input, and float32 rounding
+        steps = scale.double() @ floats.abs().double().view(outputs, -1, 32).sum(2).t() / 2
+        exact = x.double() @ floats.double().t() + bias
+        assert ((got - exact).abs() <= 1.0001 * steps + 1e-6 * size).all()
+    fused = [got for name, got in results.items() if name != "portable"]
+    assert all(torch.equal(fused[0], got) for got in fused)
+    assert torch.equal(reference.linear_fast(x, weight, bias), want)
+    assert all(torch.equal(reference.linear(x[r : r + 1], weight, bias), want[r : r + 1]) for r in (0, 20, 36))
+
+
+def test_the_reference_marks_rows_that_are_not_finite():
+    weight, x = made("w4", 20, 64), torch.randn(3, 64)
+    x[1, 7] = torch.inf
+    got = ReferenceOps().linear(x, weight)
+    assert got[1].isnan().all() and got[[0, 2]].isfinite().all()
+    x[1, 7] = torch.nan
+    assert ReferenceOps().linear(x, weight)[1].isnan().all()
