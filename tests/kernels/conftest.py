@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-ISAS = ("portable", "avx2", "avx512")
+ISAS = ("portable", "avx2", "avx512", "avx512vnni")
 
 
 @pytest.fixture(params=ISAS)

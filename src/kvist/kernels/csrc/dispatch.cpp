@@ -16,6 +16,9 @@ namespace avx2 { extern const Table table; }
 #ifdef KVIST_HAS_AVX512
 namespace avx512 { extern const Table table; }
 #endif
+#ifdef KVIST_HAS_AVX512VNNI
+namespace avx512vnni { extern const Table table; }
+#endif
 
 namespace {
 
@@ -25,10 +28,13 @@ constexpr int64_t SERIAL_ROWS = 1 << 14;    // elements of a row-wise operation
 
 std::vector<const Table*> tables() {
     std::vector<const Table*> out;
+    [[maybe_unused]] const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#ifdef KVIST_HAS_AVX512VNNI
+    if (avx512 && __builtin_cpu_supports("avx512vnni")) out.push_back(&avx512vnni::table);
+#endif
 #ifdef KVIST_HAS_AVX512
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        out.push_back(&avx512::table);
+    if (avx512) out.push_back(&avx512::table);
 #endif
 #ifdef KVIST_HAS_AVX2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
