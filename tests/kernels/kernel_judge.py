@@ -13,7 +13,7 @@ from kvist.kernels.attention.base import LayerView, WorkList
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16}
-ISAS = ["portable", "avx2", "avx512"]
+ISAS = ["portable", "avx2", "avx512", "avx512vnni"]
 
 
 def rounded(x: np.ndarray, element: str) -> tuple[np.ndarray, np.ndarray]:

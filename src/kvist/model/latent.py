@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvist.kernels.attention.base import key_tiles, layer_view
+from kvist.kernels.attention.base import layer_view
+from kvist.kernels.attention.tiles import write_keys
 from kvist.kernels.matrix import Matrix
 from kvist.model.batch import Batch, GroupRows
 from kvist.model.rope import rotate
@@ -69,8 +70,7 @@ class LatentAttention:
         keep = np.flatnonzero(group.block >= 0)
         block = torch.from_numpy(group.block[keep]).long()
         slot = torch.from_numpy(group.slot[keep]).long()
-        tiles = key_tiles(self._t.pool, self._view)
-        tiles[block, 0, slot // 16, :, slot % 16] = latent[keep].to(tiles.dtype)
+        write_keys(self._t.pool, self._view, block, slot, latent[keep, None])
 
     def _absorbed_queries(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """``[w_uk^T q_nope, rotated q_rope]``: scratch [rows, q_heads, rank + rope_dim]."""

@@ -12,7 +12,7 @@ from kvist.step import BlockCopy
 from kvist.units import format_bytes
 
 _NAN_BYTE = 0xFF
-"""Every byte 0xFF is a NaN in f32, f16 and bf16."""
+"""Every byte 0xFF is a NaN in f32, f16 and bf16; in int8t it makes every scale one."""
 
 
 def _reserve(n_bytes: int) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Number formats of cached K and V.
 
 A format answers in bits, so that the planner, the layout and the store cannot disagree. Scales and other per-group
-data are part of the format; the formats of this version (``f32``, ``f16``, ``bf16``) have none.
+data are part of the format: ``int8t`` keeps 8-bit integers and one float16 scale for each token and head; ``f32``,
+``f16`` and ``bf16`` have none.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from kvist.errors import BadValue
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element type. ``scale_bits`` is spent once for every ``scale_group`` elements along the head dim."""
+    """One element type. ``scale_bits`` is spent once for every ``scale_group`` elements along the head dim, which must
+    be a multiple of ``dim_step``.
+    """
 
     name: str
     bits: int
     scale_bits: int = 0
     scale_group: int = 0
+    dim_step: int = 1
 
     def row_bytes(self, dim: int) -> int:
         """Bytes of one token's row of ``dim`` elements for one head, scales included."""
@@ -27,10 +31,14 @@ class Element:
         return -(-(dim * self.bits + groups * self.scale_bits) // 8)
 
 
+ROW: Final = 1 << 20
+"""A scale group that no head dim exceeds: one scale a row."""
+
 F32: Final = Element("f32", 32)
 F16: Final = Element("f16", 16)
 BF16: Final = Element("bf16", 16)
-ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16)}
+INT8T: Final = Element("int8t", 8, 16, ROW, dim_step=2)
+ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16, INT8T)}
 """What kvist's own cache can hold."""
 
 FOREIGN: Final = {
@@ -61,7 +69,7 @@ OTHER_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """Element type of K and of V. (Recent unpacked tails and axes of scales arrive with the packed codecs.)"""
+    """Element type of K and of V. (No format has a recent unpacked tail: every row is read packed.)"""
 
     k: Element = F16
     v: Element = F16

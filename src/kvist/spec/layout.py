@@ -13,6 +13,9 @@ Inside a tile (one stream of one head of one layer, ``T`` slots):
   kernel scores sixteen keys with one broadcast of ``q[dim]``. K is stored after rotation.
 * ``v``: ``[T][dim]``.
 
+In ``int8t`` numbers lie in pairs, as a kernel multiplies them: ``[T / 16][dim / 2][16][2]`` (neighbouring dims) and
+``v``: ``[T / 2][dim][2]`` (neighbouring slots); the ``T`` float16 scales of the slots follow behind all of them.
+
 Every tile starts on a 64-byte boundary of the block.
 """
 
@@ -135,6 +138,9 @@ def _streams(part: CachePart, fmt: KVFormat, rows: int) -> tuple[tuple[Stream, .
     streams: list[Stream] = []
     offset = 0
     for row in part.rows:
+        step = side[row.side].dim_step
+        if row.dim % step:
+            raise BadValue("kv_format", fmt.name, f"a format for {row.name} rows of {row.dim} numbers ({step} at a time)")
         tile = side[row.side].row_bytes(row.dim) * rows
         streams.append(Stream(row, side[row.side], offset, tile))
         offset += round_up(tile, ALIGN_BYTES)

@@ -31,8 +31,10 @@ _TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 class LayerView:
     """Where one layer's tiles lie inside every block, and their shape. Offsets in bytes from the start of a block.
 
-    K tiles are ``[tokens_per_block / 16][key_dim][16]``, V tiles ``[tokens_per_block][value_dim]``. For a latent
-    layer ``v_offset_bytes`` is -1: values are the first ``value_dim`` dims of the K (latent) row.
+    K tiles are ``[tokens_per_block / 16][key_dim][16]``, V tiles ``[tokens_per_block][value_dim]``; in ``int8t``,
+    ``[tokens_per_block / 16][key_dim / 2][16][2]`` and ``[tokens_per_block / 2][value_dim][2]``, each followed by one
+    float16 scale a slot. For a latent layer ``v_offset_bytes`` is -1: values are the first ``value_dim`` dims of the K
+    (latent) row.
     """
 
     k_offset_bytes: int
@@ -66,7 +68,7 @@ def layer_view(layout: CacheLayout, layer: int, *, value_dim: int) -> LayerView:
 
 
 def key_tiles(pool: torch.Tensor, view: LayerView) -> torch.Tensor:
-    """K (or latent) tiles of a layer as a strided view [blocks, kv_heads, tokens_per_block / 16, key_dim, 16]."""
+    """K (or latent) tiles of floats: a strided view [blocks, kv_heads, tokens_per_block / 16, key_dim, 16]."""
     typed = pool.view(_TORCH[view.k_element])
     size = typed.element_size()
     shape = (len(pool), view.kv_heads, view.tokens_per_block // 16, view.key_dim, 16)
@@ -75,7 +77,7 @@ def key_tiles(pool: torch.Tensor, view: LayerView) -> torch.Tensor:
 
 
 def value_tiles(pool: torch.Tensor, view: LayerView) -> torch.Tensor:
-    """V tiles of a layer as a strided view [blocks, kv_heads, tokens_per_block, value_dim]. Not for latent layers."""
+    """V tiles of floats: a strided view [blocks, kv_heads, tokens_per_block, value_dim]. Not for latent layers."""
     typed = pool.view(_TORCH[view.v_element])
     size = typed.element_size()
     shape = (len(pool), view.kv_heads, view.tokens_per_block, view.value_dim)

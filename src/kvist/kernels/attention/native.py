@@ -28,7 +28,7 @@ class NativeAttention:
         self._plans: dict[int, tuple[WorkList, Any]] = {}  # by id: keeping the list keeps its id from being given away
 
     def supports(self, view: LayerView) -> bool:
-        """Every K/V mix of f32, f16 and bf16 with heads of up to 512; not latent layers."""
+        """Every K/V mix of f32, f16, bf16 and int8t with heads of up to 512; not latent layers."""
         return supports(view)
 
     def __call__(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvist.kernels.attention.base import LayerView, WorkList, key_tiles, value_tiles
+from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.attention.tiles import read_keys, read_values
 from kvist.spec.layout import CELL_TOKENS
 
 Partial = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -63,12 +64,11 @@ def _read_item(pool: torch.Tensor, view: LayerView, work: WorkList, item: int) -
     first = int(work.item_position[item]) - _cell_start(work, item)
     span = slice(first, first + len(ids) * view.tokens_per_block)
     k = torch.zeros(view.kv_heads, CELL_TOKENS, view.key_dim)
-    tiles = key_tiles(pool, view)[ids]  # [blocks, kv_heads, T / 16, key_dim, 16]
-    k[:, span] = tiles.permute(1, 0, 2, 4, 3).reshape(view.kv_heads, -1, view.key_dim).float()
+    k[:, span] = read_keys(pool, view, ids).transpose(0, 1).reshape(view.kv_heads, -1, view.key_dim)
     if view.v_offset_bytes < 0:
         return k, k[..., : view.value_dim].contiguous()
     v = torch.zeros(view.kv_heads, CELL_TOKENS, view.value_dim)
-    v[:, span] = value_tiles(pool, view)[ids].transpose(0, 1).reshape(view.kv_heads, -1, view.value_dim).float()
+    v[:, span] = read_values(pool, view, ids).transpose(0, 1).reshape(view.kv_heads, -1, view.value_dim)
     return k, v
 
 

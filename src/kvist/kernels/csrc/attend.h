@@ -2,6 +2,8 @@
 //
 // Every score accumulates over key dims in ascending order, every output over slots in ascending order, each with one
 // fused multiply-add a step: the same for any R and any number of groups at a time. So blocking changes speed only.
+// Packed numbers (int8t) meet in pairs of 16-bit integers and add up exactly; tiles of pairs have the shape of float
+// tiles with half the dims (K) or half the slots (V), so the same loops serve both.
 #pragma once
 
 #include "element.h"
@@ -33,98 +35,104 @@ constexpr int fit(int rows, int unit, int least) {
 }
 
 // acc[r][v] += b(r) * x(v). The shorter side is kept in registers while the longer one passes, which is what fits.
-template <int R, int V, class B, class X>
-KVIST_INLINE void outer_product(vf (&acc)[R][V], B&& b, X&& x) {
+template <class E, int R, int V, class B, class X>
+KVIST_INLINE void outer_product(typename E::Vec (&acc)[R][V], B&& b, X&& x) {
+    typedef typename E::Vec vec;
     if constexpr (R < V) {
-        vf left[R];
+        vec left[R];
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) left[r] = b(r);
 #pragma GCC unroll 16
         for (int v = 0; v < V; v++) {
-            vf right = x(v);
+            vec right = x(v);
 #pragma GCC unroll 16
-            for (int r = 0; r < R; r++) acc[r][v] = fma(left[r], right, acc[r][v]);
+            for (int r = 0; r < R; r++) acc[r][v] = E::multiply_add(left[r], right, acc[r][v]);
         }
     } else {
-        vf right[V];
+        vec right[V];
 #pragma GCC unroll 16
         for (int v = 0; v < V; v++) right[v] = x(v);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-            vf left = b(r);
+            vec left = b(r);
 #pragma GCC unroll 16
-            for (int v = 0; v < V; v++) acc[r][v] = fma(left, right[v], acc[r][v]);
+            for (int v = 0; v < V; v++) acc[r][v] = E::multiply_add(left, right[v], acc[r][v]);
         }
     }
 }
 
-// out[r][g * 16 + lane] = q[r] . k(g, lane) for N groups. q is [dim][R].
-template <class E, int R, int N>
-KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahead, const float* q, int dim, float* out) {
+// out[r][g * 16 + lane] = q[r] . k(g, lane) for N groups. q is [steps][R]. With FETCH, ``ahead`` is fetched on the way.
+template <class E, int R, int N, bool FETCH>
+KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahead, const typename E::S* q, int steps,
+                               typename E::S* out) {
     typedef typename E::T T;
     constexpr int V = N * GROUP_VECTORS;
     const T *k[N], *next[N];
-    for (int n = 0; n < N; n++) k[n] = (const T*)tiles[n], next[n] = (const T*)ahead[n];
-    vf acc[R][V];
+    for (int n = 0; n < N; n++) k[n] = (const T*)tiles[n], next[n] = FETCH ? (const T*)ahead[n] : nullptr;
+    typename E::Vec acc[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
-        for (int v = 0; v < V; v++) acc[r][v] = vf{};
+        for (int v = 0; v < V; v++) acc[r][v] = typename E::Vec{};
     auto step = [&](int d) __attribute__((always_inline)) {
-        outer_product<R, V>(
-            acc, [&](int r) { return splat(q[d * R + r]); },
-            [&](int v) { return E::load(k[v / GROUP_VECTORS] + d * LANES + v % GROUP_VECTORS * W); });
+        outer_product<E, R, V>(
+            acc, [&](int r) __attribute__((always_inline)) { return E::spread(q[d * R + r]); },
+            [&](int v) __attribute__((always_inline)) { return E::load(k[v / GROUP_VECTORS] + d * LANES + v % GROUP_VECTORS * W); });
     };
-    constexpr int LINE = 64 / (LANES * (int)sizeof(T));  // dims in a cache line
+    constexpr int LINE = 64 / (LANES * (int)sizeof(T));  // steps in a cache line
     int d = 0;
-    for (; d + LINE <= dim; d += LINE) {
+    for (; d + LINE <= steps; d += LINE) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++) prefetch(next[n] + d * LANES);
+        for (int n = 0; n < N; n++)
+            if (FETCH) prefetch(next[n] + d * LANES);
         for (int i = 0; i < LINE; i++) step(d + i);
     }
-    if (d < dim) step(d);
+    if (d < steps) step(d);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < V; v++) store(out + r * SCORES + v * W, acc[r][v]);
 }
 
-// All groups of a cell. While the last ones are scored, the first V rows are fetched.
-template <class E, int R>
-static void score(const Cell& c, const float* q, float* out) {
+// R rows against ``groups`` lane groups.
+template <class E, int R, bool FETCH>
+static void score(const void* const* tiles, const void* const* ahead, int groups, const void* q_raw, int steps, void* out_raw) {
     constexpr int N = fit(R, GROUP_VECTORS, 1);
-    const void* ahead[CELL_GROUPS];
-    for (int g = 0; g < c.groups; g++) ahead[g] = later(c.k, c.groups, g + FETCH_AHEAD, c.v, c.groups);
+    const typename E::S* q = (const typename E::S*)q_raw;
+    typename E::S* out = (typename E::S*)out_raw;
     int g = 0;
-    for (; g + N <= c.groups; g += N) score_groups<E, R, N>(c.k + g, ahead + g, q, c.key_dim, out + g * LANES);
-    for (; g < c.groups; g++) score_groups<E, R, 1>(c.k + g, ahead + g, q, c.key_dim, out + g * LANES);
+    for (; g + N <= groups; g += N) score_groups<E, R, N, FETCH>(tiles + g, ahead + g, q, steps, out + g * LANES);
+    for (; g < groups; g++) score_groups<E, R, 1, FETCH>(tiles + g, ahead + g, q, steps, out + g * LANES);
 }
 
-// A run of lane groups whose slots [begin, end) are weighed. ``ahead`` is fetched on the way.
+// A run of lane groups whose steps [begin, end) are weighed. ``ahead`` is fetched on the way.
 struct Run {
     const void* const* tiles;
     const void* const* ahead;
     int groups, begin, end;
 };
 
-// acc[r][column ...] += sum over slots of p[r][slot] * v(slot)[column ...], N vectors wide; ``some`` < W marks the
+// acc[r][column ...] += sum over steps of p[r][step] * v(step)[column ...], N vectors wide; ``some`` < W marks the
 // ragged last vector of a row.
-template <class E, int R, int N>
-KVIST_INLINE void weigh_strip(const Run& run, const float* p, float* acc, int column, int dim, int some) {
+template <class E, int R, int N, bool FETCH>
+KVIST_INLINE void weigh_strip(const Run& run, const typename E::S* p, typename E::S* acc, int column, int dim, int some) {
     typedef typename E::T T;
-    vf a[R][N];
+    typename E::Vec a[R][N];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
         for (int n = 0; n < N; n++) a[r][n] = load(acc + r * ACCUMULATOR + column + n * W);
-    for (int g = 0; g < run.groups; g++, p += LANES) {
+    for (int g = 0; g < run.groups; g++, p += E::STEPS) {
         const T* v = (const T*)run.tiles[g] + column + (size_t)run.begin * dim;
-        const T* next = (const T*)run.ahead[g] + column + (size_t)run.begin * dim;
-        for (int t = run.begin; t < run.end; t++, v += dim, next += dim) {
-            for (int o = 0; o < N * W; o += 64 / (int)sizeof(T)) prefetch(next + o);
-            outer_product<R, N>(
-                a, [&](int r) { return splat(p[r * SCORES + t]); },
-                [&](int n) { return some == W ? E::load(v + n * W) : load_some<E>(v, some); });
+        const T* next = FETCH ? (const T*)run.ahead[g] + column + (size_t)run.begin * dim : nullptr;
+        for (int t = run.begin; t < run.end; t++, v += dim) {
+            if (FETCH) {
+                for (int o = 0; o < N * W; o += 64 / (int)sizeof(T)) prefetch(next + o);
+                next += dim;
+            }
+            outer_product<E, R, N>(
+                a, [&](int r) __attribute__((always_inline)) { return E::spread(p[r * SCORES + t]); },
+                [&](int n) __attribute__((always_inline)) { return some == W ? E::load(v + n * W) : load_some<E>(v, some); });
         }
     }
 #pragma GCC unroll 16
@@ -134,18 +142,29 @@ KVIST_INLINE void weigh_strip(const Run& run, const float* p, float* acc, int co
 }
 
 // Columns from ``c`` on, in strips as wide as the registers allow, then narrower ones.
-template <class E, int R, int N>
-KVIST_INLINE void weigh_from(const Run& run, const float* p, float* acc, int c, int dim) {
-    for (; c + N * W <= dim; c += N * W) weigh_strip<E, R, N>(run, p, acc, c, dim, W);
+template <class E, int R, int N, bool FETCH>
+KVIST_INLINE void weigh_from(const Run& run, const typename E::S* p, typename E::S* acc, int c, int dim) {
+    for (; c + N * W <= dim; c += N * W) weigh_strip<E, R, N, FETCH>(run, p, acc, c, dim, W);
     if constexpr (N > 1)
-        weigh_from<E, R, N / 2>(run, p, acc, c, dim);
+        weigh_from<E, R, N / 2, FETCH>(run, p, acc, c, dim);
     else if (c < dim)
-        weigh_strip<E, R, 1>(run, p, acc, c, dim, dim - c);
+        weigh_strip<E, R, 1, FETCH>(run, p, acc, c, dim, dim - c);
 }
 
-template <class E, int R>
-static void weigh(const Run& run, const float* p, float* acc, int dim) {
-    weigh_from<E, R, fit(R, 1, 2)>(run, p, acc, 0, dim);
+template <class E, int R, bool FETCH>
+static void weigh(const Run& run, const void* p, void* acc, int dim) {
+    weigh_from<E, R, fit(R, 1, 2), FETCH>(run, (const typename E::S*)p, (typename E::S*)acc, 0, dim);
+}
+
+// One lane group as the loops take it, unpacked once for many rows: n numbers, a multiple of LANES.
+template <class E>
+static void unpack(const void* tile, const void* ahead, int n, void* out) {
+    const typename E::T* from = (const typename E::T*)tile;
+    typename E::S* to = (typename E::S*)out;
+    for (int i = 0; i < n; i += LANES) {
+        if (i % (64 / (int)sizeof(typename E::T)) == 0) prefetch((const typename E::T*)ahead + i);
+        for (int j = 0; j < LANES; j += W) store(to + i + j, E::load(from + i + j));
+    }
 }
 
 }  // namespace kvist::KVIST_ISA

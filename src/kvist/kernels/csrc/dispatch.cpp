@@ -30,7 +30,7 @@ constexpr int64_t SERIAL_ROWS = 1 << 14;    // elements of a row-wise operation
 
 std::vector<const Table*> tables() {
     std::vector<const Table*> out;
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    [[maybe_unused]] const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #ifdef KVIST_HAS_AVX512VNNI
     if (avx512 && __builtin_cpu_supports("avx512vnni")) out.push_back(&avx512vnni::table);

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "simd.h"
+#include "table.h"
 
 namespace kvist::KVIST_ISA {
 
 typedef uint16_t vh __attribute__((vector_size(2 * KVIST_WIDTH)));
+typedef int8_t vb __attribute__((vector_size(2 * KVIST_WIDTH)));
 
 KVIST_INLINE uint32_t bits_of(float x) {
     uint32_t u;
@@ -25,13 +27,34 @@ KVIST_INLINE vi widen(const uint16_t* p) {
     return __builtin_convertvector(h, vi);
 }
 
-struct F32 {
+// What a cached number takes part in: S is one operand of the query's side (4 bytes), Vec a vector of cached operands
+// and of sums, STEPS how many of them one lane group of V holds for a dim. Floats meet one at a time.
+struct FloatMath {
+    typedef float S;
+    typedef vf Vec;
+    static constexpr int STEPS = LANES;
+    KVIST_INLINE vf spread(S x) { return splat(x); }
+    KVIST_INLINE vf multiply_add(vf a, vf b, vf acc) { return fma(a, b, acc); }
+    KVIST_INLINE int steps(int dim) { return dim; }
+};
+
+// Pairs of 16-bit integers, exact in 32 bits: neighbouring dims of K, neighbouring slots of V.
+struct PairMath {
+    typedef int32_t S;
+    typedef vi Vec;
+    static constexpr int STEPS = LANES / 2;
+    KVIST_INLINE vi spread(S x) { return splat_int(x); }
+    KVIST_INLINE vi multiply_add(vi a, vi b, vi acc) { return dot_pairs(a, b, acc); }
+    KVIST_INLINE int steps(int dim) { return dim / 2; }
+};
+
+struct F32 : FloatMath {
     typedef float T;
     KVIST_INLINE vf load(const T* p) { return KVIST_ISA::load(p); }
     KVIST_INLINE T pack(float x) { return x; }
 };
 
-struct BF16 {
+struct BF16 : FloatMath {
     typedef uint16_t T;
     KVIST_INLINE vf load(const T* p) { return (vf)(widen(p) << 16); }
     KVIST_INLINE T pack(float x) {
@@ -41,7 +64,7 @@ struct BF16 {
     }
 };
 
-struct F16 {
+struct F16 : FloatMath {
     typedef uint16_t T;
     KVIST_INLINE vf load(const T* p) {
 #if KVIST_WIDTH == 16
@@ -74,13 +97,41 @@ struct F16 {
     }
 };
 
+// int8 pairs as int8t keeps them, widened on the way; and the same once widened.
+struct I8Pairs : PairMath {
+    typedef uint16_t T;
+    KVIST_INLINE vi load(const T* p) {
+        vb bytes;
+        memcpy(&bytes, p, sizeof bytes);
+        return (vi)__builtin_convertvector(bytes, vs);
+    }
+};
+
+struct I16Pairs : PairMath {
+    typedef int32_t T;
+    KVIST_INLINE vi load(const T* p) {
+        vi v;
+        memcpy(&v, p, sizeof v);
+        return v;
+    }
+};
+
+KVIST_INLINE float half_value(uint16_t bits) {
+    uint16_t lanes[W] = {bits};
+    return F16::load(lanes)[0];
+}
+
 // The first n < W elements, zeros behind them.
 template <class E>
-KVIST_INLINE vf load_some(const typename E::T* p, int n) {
+KVIST_INLINE typename E::Vec load_some(const typename E::T* p, int n) {
     typename E::T lanes[W] = {};
     memcpy(lanes, p, n * sizeof(typename E::T));
     return E::load(lanes);
 }
+
+KVIST_INLINE void store(int32_t* p, vi v) { memcpy(p, &v, sizeof v); }
+
+KVIST_INLINE vi load(const int32_t* p) { return I16Pairs::load(p); }
 
 KVIST_INLINE void store_some(float* p, vf v, int n) {
     float lanes[W];

@@ -50,7 +50,7 @@ void run_rotate(const View& v, Address qkv, Address pool, int64_t blocks, int64_
     }
     nb::gil_scoped_release released;
     rotate({at<float>(qkv), at<uint8_t>(pool), block_bytes, v.k_offset, v.v_offset, v.head_bytes, q_heads, v.kv_heads,
-            v.key_dim, v.value_dim, v.k_element, v.v_element, at<float>(cos), at<float>(sin), rotary_half,
+            v.key_dim, v.value_dim, v.k_element, v.v_element, at<float>(cos), at<float>(sin), rotary_half, v.tokens_per_block,
             positions.data(), block.data(), slot.data(), at<float>(q_norm), at<float>(k_norm), eps, at<float>(q_out)},
            rows);
 }

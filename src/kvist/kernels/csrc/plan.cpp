@@ -139,12 +139,16 @@ void Plan::place_tiles(Cell& c, const View& view, const Call& call, const Job& j
             unsigned any = 0;
             for (int r = 0; r < c.rows; r++) {
                 int row = item_rows_[unit.row_begin + r];
-                uint16_t seen = lanes(0, row_sinks_[row], position) | lanes(row_first_[row], row_end_[row], position);
+                uint16_t seen = row_first_[row] <= position && position + LANES <= row_end_[row]
+                                    ? 0xffff  // nearly always
+                                    : lanes(0, row_sinks_[row], position) | lanes(row_first_[row], row_end_[row], position);
                 c.seen[r][c.groups] = seen, any |= seen;
             }
             if (!any) continue;  // released by a window, or not yet written: never touched
-            c.k[c.groups] = view.k_tile(call.record(blocks_[b], job.kv_head, view), g);
-            c.v[c.groups] = view.v_tile(call.record(blocks_[b], job.kv_head, view), g);
+            const uint8_t* record = call.record(blocks_[b], job.kv_head, view);
+            c.k[c.groups] = view.k_tile(record, g), c.v[c.groups] = view.v_tile(record, g);
+            if (view.k_element == ELEMENT_INT8T) c.k_scale[c.groups] = view.k_scales(record, g);
+            if (view.v_element == ELEMENT_INT8T) c.v_scale[c.groups] = view.v_scales(record, g);
             c.groups++;
         }
 }

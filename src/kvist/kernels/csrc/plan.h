@@ -21,6 +21,9 @@ struct View {
     const uint8_t* v_tile(const uint8_t* record, int g) const {
         return record + v_offset + (int64_t)g * LANES * value_dim * element_bytes(v_element);
     }
+    // The scales of that lane group: behind the data of the whole tile.
+    const uint16_t* k_scales(const uint8_t* record, int g) const { return (const uint16_t*)k_tile(record, tokens_per_block / LANES) + g * LANES; }
+    const uint16_t* v_scales(const uint8_t* record, int g) const { return (const uint16_t*)v_tile(record, tokens_per_block / LANES) + g * LANES; }
 };
 
 // One layer's tensors for one run of a plan.

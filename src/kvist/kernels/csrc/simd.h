@@ -34,6 +34,8 @@ constexpr int REGISTERS = KVIST_REGISTERS;
 
 typedef float vf __attribute__((vector_size(4 * KVIST_WIDTH)));
 typedef int32_t vi __attribute__((vector_size(4 * KVIST_WIDTH)));
+typedef int16_t vs __attribute__((vector_size(4 * KVIST_WIDTH)));
+typedef int16_t vn __attribute__((vector_size(2 * KVIST_WIDTH)));
 typedef float vf4 __attribute__((vector_size(16)));
 typedef int32_t vi4 __attribute__((vector_size(16)));
 
@@ -95,6 +97,38 @@ KVIST_INLINE vf minimum(vf a, vf b) {
 #else
     return a < b ? a : b;
 #endif
+}
+
+// acc + a.low * b.low + a.high * b.high for the two 16-bit integers in each lane; exact while it fits 32 bits.
+KVIST_INLINE vi dot_pairs(vi a, vi b, vi acc) {
+#if KVIST_WIDTH == 16 && defined(__AVX512VNNI__)
+    return (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif KVIST_WIDTH == 16
+    return acc + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif KVIST_WIDTH == 8
+    return acc + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    return acc + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// The nearest integer, ties to even, of numbers below 2^22.
+KVIST_INLINE vi nearest(vf x) {
+    const vf magic = splat(12582912.0f);  // 1.5 * 2^23
+    return (vi)(x + magic) - (vi)magic;
+}
+
+KVIST_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }
+
+KVIST_INLINE vi magnitude_bits(vf x) { return (vi)x & splat_int(0x7fffffff); }
+
+// Bit patterns of magnitudes order like the magnitudes, with NaN above all: so none is lost.
+KVIST_INLINE vi higher(vi a, vi b) { return a > b ? a : b; }
+
+KVIST_INLINE int32_t highest_bits(vi v) {
+    int32_t m = v[0];
+    for (int i = 1; i < W; i++) m = v[i] > m ? v[i] : m;
+    return m;
 }
 
 KVIST_INLINE vf select(vi mask, vf yes, vf no) { return mask ? yes : no; }

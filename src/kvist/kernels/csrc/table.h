@@ -14,8 +14,8 @@ constexpr int MAX_DIM = 512;     // largest head dim the attention kernel has ro
 constexpr int ROW_TILE = 16;     // query rows that run through a cell together
 constexpr int FETCH_TILES = 16;  // lane groups of the next job that are known beforehand
 
-enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_W8 = 8, ELEMENT_W4 = 9 };
-constexpr int element_bytes(int element) { return element == ELEMENT_F32 ? 4 : 2; }
+enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_INT8T, ELEMENT_W8 = 8, ELEMENT_W4 = 9 };
+constexpr int element_bytes(int element) { return element == ELEMENT_F32 ? 4 : element == ELEMENT_INT8T ? 1 : 2; }
 enum Activation : int { SILU, GELU_TANH, GELU, RELU };
 
 // A cell's result for one query row and head, or the running merge of several: max, sum, then weighted V.
@@ -30,6 +30,8 @@ struct Cell {
     int groups;
     const void* k[CELL_GROUPS];
     const void* v[CELL_GROUPS];
+    const uint16_t* k_scale[CELL_GROUPS];  // f16, one a slot; only for int8t
+    const uint16_t* v_scale[CELL_GROUPS];
     const void* k_next[FETCH_TILES];  // what this thread will probably read next: fetched ahead of time
     int key_dim, value_dim;
     int k_element, v_element;
@@ -68,6 +70,7 @@ struct Rotate {
     int k_element, v_element;
     const float *cos, *sin;
     int rotary_half;
+    int tokens_per_block;
     const int *positions, *block, *slot;
     const float *q_norm, *k_norm;
     float eps;

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as nn
 
 from kvist.errors import BadValue
-from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
+from kvist.kernels.attention.base import LayerView
+from kvist.kernels.attention.tiles import write_keys, write_values
 from kvist.kernels.matrix import GROUP, RECORD_BYTES, Matrix, integers
 
 
@@ -96,9 +97,8 @@ class ReferenceOps:
         if not len(keep) or not kv_heads:
             return
         to_block, to_slot = torch.from_numpy(block[keep]).long(), torch.from_numpy(slot[keep]).long()
-        k_tiles, v_tiles = key_tiles(pool, view), value_tiles(pool, view)
-        k_tiles[to_block, :, to_slot // 16, :, to_slot % 16] = k[keep].to(k_tiles.dtype)
-        v_tiles[to_block, :, to_slot] = v.reshape(rows, kv_heads, view.value_dim)[keep].to(v_tiles.dtype)
+        write_keys(pool, view, to_block, to_slot, k[keep])
+        write_values(pool, view, to_block, to_slot, v.reshape(rows, kv_heads, view.value_dim)[keep])
 
 
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
