@@ -148,7 +148,8 @@ class _Reader:
         self._done = 0
         self._total = sum(source.stored_bytes(p.name) for w in wants for p in w.pieces)
 
-    def __call__(self, want: Want) -> Tensor | Matrix:
+    def __call__(self, want: Want) -> Tensor | Matrix | tuple[Matrix, ...]:
+        """A vector, a matrix, or one matrix a head."""
         out = torch.empty(want.shape, dtype=torch.float32 if want.small else self._dtype)
         row = 0
         for piece in want.pieces:
@@ -162,7 +163,9 @@ class _Reader:
                 self._on_tensor(self._done, self._total)
         if want.offset:
             out.add_(want.offset)
-        return out if want.small else Matrix.of(out)
+        if want.small:
+            return out
+        return Matrix.of(out) if out.ndim == 2 else tuple(map(Matrix.of, out))
 
 
 def _to_half_order(rows: Tensor, half: HalfOrder) -> None:
