@@ -7,9 +7,10 @@ import pytest
 import torch
 from kernel_judge import cells, new_pool, store_sequence, subset, view_of, work_list
 
+from kvist.kernels.matrix import Matrix
+
 
 def run(q, pool, view, work, softcap=0.0):
-    from kvist.kernels.matrix import Matrix
     from kvist.kernels.attention.native import NativeAttention
 
     out = torch.empty(q.shape[0], q.shape[1], view.value_dim)

@@ -20,7 +20,7 @@ from kvist.engine.ports import Executor
 from kvist.errors import StateError
 from kvist.ids import RequestId, SeqId
 from kvist.lab.host import Load
-from kvist.model.weights import DTYPES, Weights, load_weights
+from kvist.model.weights import Weights, load_weights
 from kvist.runtime.build import BuildOptions, build_engine
 from kvist.runtime.packaged import packaged_model
 from kvist.runtime.store import Store
@@ -50,7 +50,7 @@ class Model:
         """From a GGUF file or a folder (None: the packaged model). Raises ``ModelError``."""
         place = locate(Path(path) if path is not None else packaged_model())
         spec = read_spec(place)
-        return Model(place.stem, spec, load_weights(place, spec, dtype=DTYPES[dtype]), dtype)
+        return Model(place.stem, spec, load_weights(place, spec, dtype=dtype), dtype)
 
     def prompts(self, count: int, tokens: int, seed: int) -> list[Prompt]:
         """Random prompts that have nothing in common: no two may share a block."""

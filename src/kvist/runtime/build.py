@@ -123,7 +123,7 @@ def build(
     store = _store(layout, cache.pool_blocks(layout.block_bytes), options.poison, reuse)
     kernels = _attention(options.attention)
     tokenizer, template = read_text_side(path)
-    weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
+    weights = load_weights(path, spec, dtype=options.dtype, on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
     grammars = Grammars(tokenizer, spec.vocab) if is_installed() else None
     engine, executor = build_engine(
