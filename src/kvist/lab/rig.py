@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvist.config import CacheConfig, EngineConfig
-from kvist.cost.measured import WEIGHT_BYTES
 from kvist.cost.work import Chunk, ModelWork, Widths
 from kvist.engine.event import Event
 from kvist.engine.ports import Executor
@@ -30,6 +29,7 @@ from kvist.spec.layout import plan_layout
 from kvist.spec.model import ModelSpec
 from kvist.spec.read import locate, read_spec
 from kvist.spec.sampling import Sampling
+from kvist.spec.weights import weight_elements
 from kvist.step import StepPlan, StepResult
 
 Prompt = tuple[int, ...]
@@ -97,7 +97,7 @@ class Rig:
         given = config or EngineConfig()
         self.spec = model.spec
         self.format = KVFormat.parse(kv_format)
-        each = WEIGHT_BYTES[model.dtype]
+        each = model.weights.total_bytes / weight_elements(model.spec).total
         self.work = ModelWork(model.spec, self.format, Widths(each, each, each, 4.0))
         layout = plan_layout(model.spec, self.format, block_tokens=given.cache.block_tokens)
         blocks = max(layout.blocks_for(pool_tokens), layout.blocks_for(1) * 4)

@@ -6,8 +6,10 @@ asks for: ``packed`` keeps what the file has, ``int8`` packs every matrix to ``w
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvist.units import ceil_div
@@ -63,31 +65,30 @@ _MERGED: Final = (
 _CUT_UP: Final = re.compile(r"(?:attn_(?:kv|k|v)_b|self_attn\.kv_b_proj)\.weight$")
 
 
-def loaded_bytes(stored: Stored, dtype: str) -> int:
-    """Bytes that the loader makes of these tensors: matrices merged as the decoder wants them, vectors in f32."""
-    total, merged = 0, dict[tuple[str, str], list[tuple[str, tuple[int, ...]]]]()
+def loaded_kinds(stored: Stored, dtype: str) -> dict[str, int]:
+    """Bytes of each kind, most first, that the loader makes of these tensors.
+
+    Matrices are merged as the decoder wants them; norms and biases are f32.
+    """
+    total: Counter[str] = Counter()
+    merged: dict[tuple[str, str], list[tuple[str, tuple[int, ...]]]] = {}
     for name, (kind, shape) in stored.items():
         if name.startswith("rope_freqs."):
             continue  # becomes part of the rotation's table
         if len(shape) == 1:
-            total += 4 * shape[0]
+            total["f32"] += 4 * shape[0]
             continue
         found = next(((m[1], slot) for pattern, slot in _MERGED if (m := pattern.match(name))), (name, ""))
         merged.setdefault(found, []).append((kind, shape))
     for (name, _), pieces in merged.items():
-        total += _matrix(pieces, dtype, plain=_CUT_UP.search(name) is not None)
-    return total
+        types, shapes = zip(*pieces, strict=True)
+        inputs, outputs = shapes[0][-1], sum(math.prod(shape[:-1]) for shape in shapes)
+        kind = matrix_kind(types, inputs, dtype, plain=_CUT_UP.search(name) is not None)
+        total[kind] += matrix_bytes(kind, outputs, inputs)
+    return dict(total.most_common())
 
 
-def _matrix(pieces: Iterable[tuple[str, tuple[int, ...]]], dtype: str, *, plain: bool) -> int:
-    types, shapes = zip(*pieces, strict=True)
-    inputs = shapes[0][-1]
-    outputs = sum(_rows(shape) for shape in shapes)
-    return matrix_bytes(matrix_kind(types, inputs, dtype, plain=plain), outputs, inputs)
-
-
-def _rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for dim in shape[:-1]:
-        rows *= dim
-    return rows
+def kinds_text(kinds: Mapping[str, int], dtype: str) -> str:
+    """``w4 + w8 as in the file``: kinds that hold more than a hundredth, most first."""
+    named = [kind for kind, n_bytes in kinds.items() if 100 * n_bytes > sum(kinds.values())]
+    return " + ".join(named) + (" as in the file" if dtype == "packed" else "")
