@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.native import NativeAttention
 from kvist.kernels.attention.worklist import build
@@ -139,7 +140,7 @@ def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
     for k, n in SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
             size = k * n * dtype.itemsize
-            weights = [torch.randn(n, k).to(dtype) for _ in range(max(2, (160 << 20) // size))]
+            weights = [Matrix.of(torch.randn(n, k).to(dtype)) for _ in range(max(2, (160 << 20) // size))]
             read = bandwidth(2)
             for m in (1, 4, 16, 256):
                 x, out = torch.randn(m, k), torch.empty(m, n)
@@ -154,7 +155,7 @@ def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
                     "gflop_s": 2 * m * k * n / s / 1e9, "of_peak": 2 * m * k * n / s / peak[2],
                 }  # fmt: skip
                 if dtype == torch.float32:
-                    row["library_us"] = run(lambda x, w, out: torch.mm(x, w.t(), out=out)) * 1e6
+                    row["library_us"] = run(lambda x, w, out: torch.mm(x, w.data.t(), out=out)) * 1e6
                 rows.append(row)
     return rows
 
@@ -162,7 +163,7 @@ def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
 def overhead(seconds: float) -> list[Row]:
     """Calls that have next to nothing to do."""
     ops, attention = NativeOps(), NativeAttention()
-    x, w, out, half = torch.randn(1, 16), torch.randn(16, 16), torch.empty(1, 16), torch.empty(1, 8)
+    x, w, out, half = torch.randn(1, 16), Matrix.of(torch.randn(16, 16)), torch.empty(1, 16), torch.empty(1, 8)
     norm = torch.ones(16)
     layer_views, block_bytes = views("f16")
     pool = filled_pool(1, block_bytes, "f16")

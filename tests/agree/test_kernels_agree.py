@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from kvist.kernels import native_module
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
 from kvist.kernels.attention.reference import ReferenceAttention
 from kvist.kernels.attention.worklist import build
@@ -81,7 +82,7 @@ def test_linear(isa, rows, dtype):
     x, weight, bias = torch.randn(rows, 96), torch.randn(50, 96).to(dtype), torch.randn(50)
     for b in (None, bias):
         for name in ("linear", "linear_fast"):
-            got, want = (getattr(ops(), name)(x, weight, b) for ops in (NativeOps, ReferenceOps))
+            got, want = (getattr(ops(), name)(x, Matrix.of(weight), b) for ops in (NativeOps, ReferenceOps))
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
 
 

@@ -16,6 +16,7 @@ from kvist.cache.cache import Cache  # noqa: E402
 from kvist.config import CacheConfig, EngineConfig  # noqa: E402
 from kvist.errors import PoolTooSmall  # noqa: E402
 from kvist.ids import NULL_BLOCK  # noqa: E402
+from kvist.kernels.matrix import Matrix
 from kvist.runtime.build import BuildOptions, build_engine  # noqa: E402
 from kvist.runtime.store import Store  # noqa: E402
 from kvist.spec.format import KVFormat  # noqa: E402
@@ -83,7 +84,7 @@ def uneven_engine(**cache):
     rows = [*range(q + k), *range(q + layer.kv_heads * k, q + layer.kv_heads * k + v)]
     narrow = replace(layer, mixer=Window(4 * B), kv_heads=1)
     spec = replace(spec, layers=(spec.layers[0], narrow, spec.layers[2]))
-    w = replace(w, qkv=w.qkv[rows].contiguous())
+    w = replace(w, qkv=Matrix.of(w.qkv.data[rows]))
     return custom_engine(spec, replace(weights, layers=(weights.layers[0], w, weights.layers[2])), **cache)
 
 
@@ -211,7 +212,7 @@ def shared_engine(**cache):
     spec = replace(spec, layers=(*spec.layers[:2], layer))
     w = weights.layers[2]
     q_rows = first.q_heads * first.key_dim
-    weights = replace(weights, layers=(*weights.layers[:2], replace(w, qkv=w.qkv[:q_rows].contiguous())))
+    weights = replace(weights, layers=(*weights.layers[:2], replace(w, qkv=Matrix.of(w.qkv.data[:q_rows].contiguous()))))
     return custom_engine(spec, weights, **cache)
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from kernel_judge import cells, new_pool, store_sequence, subset, view_of, work_list
 
+from kvist.kernels.matrix import Matrix
+
 
 def run(q, pool, view, work, softcap=0.0):
     from kvist.kernels.attention.native import NativeAttention
@@ -127,14 +129,14 @@ def test_linear_rows_do_not_know_each_other(isa, width, outputs, dtype, threads)
     ops = NativeOps()
     x, weight = torch.randn(70, width), torch.randn(outputs, width).to(dtype)
     threads(1)
-    whole = ops.linear(x, weight)
+    whole = ops.linear(x, Matrix.of(weight))
     threads(2)
-    assert torch.equal(ops.linear(x, weight), whole)
+    assert torch.equal(ops.linear(x, Matrix.of(weight)), whole)
     for rows in (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 23, 24, 33, 70):
-        assert torch.equal(ops.linear(x[:rows], weight), whole[:rows])
-        assert torch.equal(ops.linear(x[70 - rows :], weight), whole[70 - rows :])
+        assert torch.equal(ops.linear(x[:rows], Matrix.of(weight)), whole[:rows])
+        assert torch.equal(ops.linear(x[70 - rows :], Matrix.of(weight)), whole[70 - rows :])
     for part in (1, 3, 8, 11):
-        assert torch.equal(ops.linear(x[:5], weight[:part]), whole[:5, :part])
+        assert torch.equal(ops.linear(x[:5], Matrix.of(weight[:part])), whole[:5, :part])
 
 
 def test_rowwise_ops_do_not_know_each_other(isa, threads):

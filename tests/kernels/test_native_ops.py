@@ -7,6 +7,7 @@ import torch.nn.functional as nn
 from kernel_judge import addresses, block_bytes, new_pool, rounded, view_of
 
 from kvist.errors import BadValue
+from kvist.kernels.matrix import Matrix
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def test_linear(ops, width, outputs, dtype):
         x = torch.randn(rows, width)
         exact = x.double() @ weight.double().t()
         room = 2e-6 * (x.double().abs() @ weight.double().abs().t() + 1)  # of the sum of magnitudes: no cancellation
-        assert ((ops.linear(x, weight) - exact).abs() <= room).all()
+        assert ((ops.linear(x, Matrix.of(weight)) - exact).abs() <= room).all()
         out = torch.full((rows, outputs), torch.nan)
-        assert ops.linear(x, weight, bias, out=out) is out
+        assert ops.linear(x, Matrix.of(weight), bias, out=out) is out
         assert ((out - (exact + bias.double())).abs() <= room).all()
 
 
@@ -43,9 +44,9 @@ def test_linear_fast_is_bounded(ops, rows, threshold, monkeypatch):
     for b in (None, bias):
         want = nn.linear(x.double(), weight.double(), None if b is None else b.double())
         out = torch.empty(rows, 100)
-        assert ops.linear_fast(x, weight, b, out=out) is out
+        assert ops.linear_fast(x, Matrix.of(weight), b, out=out) is out
         torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(ops.linear_fast(x, weight, b).double(), want, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(ops.linear_fast(x, Matrix.of(weight), b).double(), want, rtol=1e-5, atol=1e-4)
 
 
 def test_library_rows_is_measured_once():
@@ -71,7 +72,7 @@ def test_linear_refuses_what_it_cannot_read(ops):
     ]
     for a, w, b, out in bad:
         with pytest.raises(BadValue):
-            ops.linear(a, w, b, out=out)
+            ops.linear(a, Matrix.of(w), b, out=out)
 
 
 @pytest.mark.parametrize("width", [1, 8, 30, 576])

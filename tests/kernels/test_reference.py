@@ -8,6 +8,7 @@ import torch
 from kernel_judge import block_bytes, new_pool, plain_attention, store_sequence, view_of
 
 from kvist.errors import BadValue
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention import registry as attention_registry
 from kvist.kernels.attention.base import key_tiles, value_tiles
 from kvist.kernels.attention.reference import ReferenceAttention
@@ -118,12 +119,13 @@ def test_linear_is_invariant_and_right():
     ops = ReferenceOps()
     for inner in (33, 576, 1536):
         x, weight, bias = torch.randn(37, inner), torch.randn(50, inner), torch.randn(50)
-        whole = ops.linear(x, weight, bias)
+        matrix = Matrix.of(weight)
+        whole = ops.linear(x, matrix, bias)
         exact = x.double() @ weight.double().T + bias
-        assert (whole - exact).abs().max() < 1e-4 and (ops.linear_fast(x, weight, bias) - exact).abs().max() < 1e-4
+        assert (whole - exact).abs().max() < 1e-4 and (ops.linear_fast(x, matrix, bias) - exact).abs().max() < 1e-4
         for row in range(37):
-            assert (ops.linear(x[row : row + 1].clone(), weight, bias)[0] == whole[row]).all()
-        low = ops.linear(x, weight.bfloat16(), bias, out=torch.full((37, 50), torch.nan))
+            assert (ops.linear(x[row : row + 1].clone(), matrix, bias)[0] == whole[row]).all()
+        low = ops.linear(x, Matrix.of(weight.bfloat16()), bias, out=torch.full((37, 50), torch.nan))
         assert (low - (x.double() @ weight.bfloat16().double().T + bias)).abs().max() < 1e-4
 
 

@@ -28,7 +28,7 @@ def may_see(layer, query, key):
 def attention(layer, w, x, cached):
     n, heads, kv_heads, d = len(x), layer.q_heads, layer.kv_heads, layer.key_dim
     positions = torch.arange(n)
-    qkv = x @ w.qkv.double().T + (0 if w.qkv_bias is None else w.qkv_bias.double())
+    qkv = x @ w.qkv.dequantised().double().T + (0 if w.qkv_bias is None else w.qkv_bias.double())
     q = rotated(qkv[:, : heads * d].view(n, heads, d), layer.attention.rope, positions)
     if isinstance(layer.mixer, Shared):
         k, v = cached[layer.mixer.with_layer]
@@ -43,15 +43,15 @@ def attention(layer, w, x, cached):
         kv = h // (heads // kv_heads)
         scores = q[:, h] @ k[:, kv].T * layer.attention.scale
         out[:, h] = torch.softmax(torch.where(seen, scores, -torch.inf), 1) @ v[:, kv]
-    return out.view(n, -1) @ w.o.double().T
+    return out.view(n, -1) @ w.o.dequantised().double().T
 
 
 def logits(spec, weights, tokens):
     """Float64 [tokens, vocab] for pre-norm models with SiLU."""
-    x = weights.embed.double()[tokens] * spec.embedding_scale
+    x = weights.embed.dequantised().double()[tokens] * spec.embedding_scale
     cached = {}
     for layer, w in zip(spec.layers, weights.layers, strict=True):
         x = x + attention(layer, w, norm(x, w.attn_norm, spec.norm_eps), cached)
-        gate, up = (norm(x, w.ffn_norm, spec.norm_eps) @ w.gate_up.double().T).chunk(2, -1)
-        x = x + (torch.nn.functional.silu(gate) * up) @ w.down.double().T
-    return norm(x, weights.final_norm, spec.norm_eps) @ weights.head.double().T
+        gate, up = (norm(x, w.ffn_norm, spec.norm_eps) @ w.gate_up.dequantised().double().T).chunk(2, -1)
+        x = x + (torch.nn.functional.silu(gate) * up) @ w.down.dequantised().double().T
+    return norm(x, weights.final_norm, spec.norm_eps) @ weights.head.dequantised().double().T

@@ -2,6 +2,7 @@
 
 import torch
 
+from kvist.kernels.matrix import Matrix
 from kvist.model.weights import LayerWeights, Weights
 from kvist.spec.layer import Attention, Ffn, Full, LayerSpec, Shared
 from kvist.spec.model import ModelSpec
@@ -31,21 +32,24 @@ def weights_of(spec, seed=0) -> Weights:
     def random(*shape):
         return 0.25 * torch.randn(shape, generator=draw)
 
+    def matrix(*shape):
+        return Matrix.of(random(*shape))
+
     def layer(spec_layer):
         rows = spec_layer.q_heads * spec_layer.key_dim
         if not isinstance(spec_layer.mixer, Shared):
             rows += spec_layer.kv_heads * (spec_layer.key_dim + spec_layer.value_dim)
         return LayerWeights(
-            o=random(spec.hidden, spec_layer.q_heads * spec_layer.value_dim),
-            gate_up=random(2 * WIDTH, spec.hidden),
-            down=random(spec.hidden, WIDTH),
+            o=matrix(spec.hidden, spec_layer.q_heads * spec_layer.value_dim),
+            gate_up=matrix(2 * WIDTH, spec.hidden),
+            down=matrix(spec.hidden, WIDTH),
             attn_norm=1 + random(spec.hidden),
             ffn_norm=1 + random(spec.hidden),
-            qkv=random(rows, spec.hidden),
+            qkv=matrix(rows, spec.hidden),
         )
 
-    embed = random(spec.vocab, spec.hidden)
-    return Weights(embed, 1 + random(spec.hidden), random(spec.vocab, spec.hidden), tuple(map(layer, spec.layers)))
+    embed = matrix(spec.vocab, spec.hidden)
+    return Weights(embed, 1 + random(spec.hidden), matrix(spec.vocab, spec.hidden), tuple(map(layer, spec.layers)))
 
 
 def tokens_of(n, seed=0):

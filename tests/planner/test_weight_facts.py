@@ -25,7 +25,7 @@ from kvist.planner.weights.facts import (
     weights_at,
     widths_of,
 )
-from kvist.planner.weights.files import folder_facts, is_draft, safetensors_sizes
+from kvist.planner.weights.files import folder_facts, is_draft, safetensors_spans
 from kvist.planner.weights.format import PARTS, WeightFormat, bits_of
 from kvist.planner.weights.module_names import names_of
 from kvist.planner.weights.quantisation import unknown_method
@@ -310,7 +310,7 @@ def safetensors(path, tensors, kind="BF16", size=2, spoil=None):
 
 def test_headers_are_summed(tmp_path):
     total = safetensors(tmp_path / "model.safetensors", {"a": [3, 4], "b": [5]})
-    assert safetensors_sizes(tmp_path / "model.safetensors") == {"a": 24, "b": 10}
+    assert {n: s.n_bytes for n, s in safetensors_spans(tmp_path / "model.safetensors").items()} == {"a": 24, "b": 10}
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     facts = weights_at(tmp_path, read_config(LLAMA))
     assert (facts.total_bytes, facts.tag) == (total, "exact")
@@ -368,7 +368,7 @@ SPOILT = [
 def test_headers_that_contradict_themselves(tmp_path, what, spoil):
     safetensors(tmp_path / "model.safetensors", {"a": [3, 4]}, spoil=spoil)
     with pytest.raises(CorruptFile, match=r"model\.safetensors: tensor 'a'"):
-        safetensors_sizes(tmp_path / "model.safetensors")
+        safetensors_spans(tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 62), struct.pack("<Q", 40) + b"{}",
@@ -376,7 +376,7 @@ def test_headers_that_contradict_themselves(tmp_path, what, spoil):
 def test_truncated_files(tmp_path, data):
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
-        safetensors_sizes(tmp_path / "model.safetensors")
+        safetensors_spans(tmp_path / "model.safetensors")
 
 
 @given(st.binary(max_size=60))
@@ -384,7 +384,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("junk") / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(data)) + data)
     try:
-        assert isinstance(safetensors_sizes(path), dict)
+        assert isinstance(safetensors_spans(path), dict)
     except CorruptFile:
         pass
 

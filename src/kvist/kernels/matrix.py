@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from kvist.errors import BadValue
+from kvist.spec.weight_kinds import GROUP, LANES, RECORD_BYTES
 from kvist.units import ceil_div
 
-LANES: Final = 16
-GROUP: Final = 32
-RECORD_BYTES: Final = {"w4": 320, "w8": 544}
+__all__ = ["GROUP", "LANES", "PLAIN", "RECORD_BYTES", "Matrix", "records"]
+
 PLAIN: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
@@ -56,9 +56,10 @@ class Matrix:
     def rows(self, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Some outputs' weights, float32 [len(ids), inputs]: what an embedding looks up."""
         index = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        wanted = np.asarray(ids, dtype=np.int64)
         if self.kind in RECORD_BYTES:
-            return _unpacked(self, index)
-        return self.data.index_select(0, index).float()
+            return torch.from_numpy(_unpacked(self, wanted))
+        return self.data.index_select(0, torch.from_numpy(wanted)).float()
 
     def dequantised(self) -> torch.Tensor:
         """All weights, float32 [outputs, inputs]."""
@@ -68,12 +69,6 @@ class Matrix:
 def records(matrix: Matrix) -> torch.Tensor:
     """A packed matrix as uint8 [tiles, groups, record bytes]."""
     return matrix.data.view(ceil_div(matrix.outputs, LANES), matrix.inputs // GROUP, RECORD_BYTES[matrix.kind])
-
-
-def _unpacked(matrix: Matrix, ids: torch.Tensor) -> torch.Tensor:
-    """Rows of a packed matrix, float32 [len(ids), inputs]."""
-    q, d, m = integers(matrix, ids)
-    return (q * d[..., None] + m[..., None]).reshape(len(ids), matrix.inputs)
 
 
 def integers(matrix: Matrix, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -90,3 +85,32 @@ def integers(matrix: Matrix, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
         return both.reshape(len(ids), groups, GROUP).float(), tail16[..., 0], tail16[..., 1]
     d = tail16[..., 0]
     return packed.reshape(len(ids), groups, GROUP).float() - 128, d, torch.zeros_like(d)
+
+
+def _unpacked(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
+    """Rows of a packed matrix, float32 [len(ids), inputs]. Reads only those rows' lanes: an embedding is looked up so."""
+    record = matrix.data.numpy().reshape(-1, matrix.inputs // GROUP, RECORD_BYTES[matrix.kind])
+    tile, lane = ids[:, None] // LANES, ids[:, None] % LANES
+    if ids.size and not 0 <= ids.min() <= ids.max() < matrix.outputs:
+        raise IndexError(f"rows {ids.min()} to {ids.max()} of {matrix.outputs}")
+    n_vectors = 4 if matrix.kind == "w4" else 8
+    words, halves = record.view(np.uint32), record.view(np.float16)
+    at = lane + LANES * np.arange(n_vectors)  # [n, vectors]
+    packed = words[tile, :, at]  # [n, vectors, groups]
+    d = halves[tile[:, 0], :, lane[:, 0] + 32 * n_vectors].astype(np.float32)[..., None]  # [n, groups, 1]
+    if matrix.kind == "w8":
+        values = _bytes(packed).reshape(len(ids), -1, GROUP).astype(np.float32)
+        values -= 128
+        values *= d
+        return values.reshape(len(ids), matrix.inputs)
+    both = np.stack([packed & 0x0F0F0F0F, packed >> 4 & 0x0F0F0F0F], axis=2)  # [n, vectors, low | high, groups]
+    values = _bytes(both.reshape(len(ids), 2 * n_vectors, -1)).reshape(len(ids), -1, GROUP).astype(np.float32)
+    m = halves[tile[:, 0], :, lane[:, 0] + 32 * n_vectors + LANES].astype(np.float32)[..., None]
+    values *= d
+    values += m
+    return values.reshape(len(ids), matrix.inputs)
+
+
+def _bytes(words: np.ndarray) -> np.ndarray:
+    """uint32 [n, words, groups] to uint8 [n, groups, 4 words]."""
+    return np.ascontiguousarray(words.swapaxes(1, 2)).view(np.uint8)

@@ -16,7 +16,7 @@ from typing import Final
 
 import torch
 
-from kvist.cost.measured import MeasuredMachine
+from kvist.cost.measured import WEIGHT_BYTES, MeasuredMachine
 from kvist.errors import BadValue
 from kvist.lab import yardsticks
 from kvist.lab.fit import Reading
@@ -24,7 +24,6 @@ from kvist.lab.host import Load
 from kvist.lab.outcome import machine_of, origin_of
 from kvist.lab.points import DECODED, POINTS, SHORT_TOKENS, Point, fitting, pool_tokens
 from kvist.lab.rig import Model, Prompt, Rig, Step
-from kvist.model.weights import DTYPES
 from kvist.runtime.build import MOST_THREADS
 
 PATIENCE_S: Final = 240.0
@@ -167,8 +166,8 @@ def measure(
 
     ``threads`` 0 leaves torch's choice. Raises ``ModelError`` or ``BadValue``.
     """
-    if dtype not in DTYPES:
-        raise BadValue("dtype", dtype, f"one of {', '.join(DTYPES)}")
+    if dtype not in WEIGHT_BYTES:
+        raise BadValue("dtype", dtype, f"one of {', '.join(WEIGHT_BYTES)}")
     if not 0 <= threads <= MOST_THREADS:
         raise BadValue("threads", threads, f"0 (as many as torch finds good) or a count up to {MOST_THREADS}")
     if threads:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvist.config import CacheConfig, EngineConfig
-from kvist.cost.measured import WEIGHT_BYTES
 from kvist.cost.work import Chunk, ModelWork, Widths
 from kvist.engine.event import Event
 from kvist.engine.ports import Executor
 from kvist.errors import StateError
 from kvist.ids import RequestId, SeqId
 from kvist.lab.host import Load
-from kvist.model.weights import DTYPES, Weights, load_weights
+from kvist.model.weights import Weights, load_weights
 from kvist.runtime.build import BuildOptions, build_engine
 from kvist.runtime.packaged import packaged_model
 from kvist.runtime.store import Store
@@ -30,6 +29,7 @@ from kvist.spec.layout import plan_layout
 from kvist.spec.model import ModelSpec
 from kvist.spec.read import locate, read_spec
 from kvist.spec.sampling import Sampling
+from kvist.spec.weights import weight_elements
 from kvist.step import StepPlan, StepResult
 
 Prompt = tuple[int, ...]
@@ -50,7 +50,7 @@ class Model:
         """From a GGUF file or a folder (None: the packaged model). Raises ``ModelError``."""
         place = locate(Path(path) if path is not None else packaged_model())
         spec = read_spec(place)
-        return Model(place.stem, spec, load_weights(place, spec, dtype=DTYPES[dtype]), dtype)
+        return Model(place.stem, spec, load_weights(place, spec, dtype=dtype), dtype)
 
     def prompts(self, count: int, tokens: int, seed: int) -> list[Prompt]:
         """Random prompts that have nothing in common: no two may share a block."""
@@ -97,7 +97,7 @@ class Rig:
         given = config or EngineConfig()
         self.spec = model.spec
         self.format = KVFormat.parse(kv_format)
-        each = WEIGHT_BYTES[model.dtype]
+        each = model.weights.total_bytes / weight_elements(model.spec).total
         self.work = ModelWork(model.spec, self.format, Widths(each, each, each, 4.0))
         layout = plan_layout(model.spec, self.format, block_tokens=given.cache.block_tokens)
         blocks = max(layout.blocks_for(pool_tokens), layout.blocks_for(1) * 4)

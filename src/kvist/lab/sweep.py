@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvist.cost.measured import WEIGHT_BYTES
 from kvist.cost.work import Chunk, ModelWork, Widths
 from kvist.lab.ask import SweepAsk
 from kvist.lab.host import Load
@@ -20,6 +19,7 @@ from kvist.lab.record import SweepRow
 from kvist.planner.decide.no_cache import Totals
 from kvist.runtime.answer import Answer
 from kvist.runtime.llm import LLM
+from kvist.spec.weights import weight_elements
 
 ENOUGH_TOKENS: Final = 4096
 """Prompts are measured again, three times at most, until so many tokens were computed: short ones are noisy."""
@@ -98,7 +98,7 @@ def _row(llm: LLM, ask: SweepAsk, length: int, mode: str, runs: Sequence[_Run], 
 
 
 def _work(llm: LLM) -> ModelWork:
-    each = WEIGHT_BYTES[llm.built.dtype]
+    each = llm.built.weights_bytes / weight_elements(llm.built.spec).total
     return ModelWork(llm.built.spec, llm.built.layout.format, Widths(each, each, each, 4.0))
 
 

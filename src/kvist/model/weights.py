@@ -1,13 +1,13 @@
-"""A model's weights as the decoder wants them: merged, reordered, in one float type.
+"""A model's weights as the decoder wants them: merged, reordered, packed as in the file or in one float type.
 
-Files are memory-mapped and read tensor by tensor into place, so the peak is the weights plus a small buffer. Every
-name and shape is checked before the first byte is read.
+Files are read some rows at a time into place, so the peak is the weights plus a small buffer. Every name and shape is
+checked before the first byte is read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -16,17 +16,16 @@ import torch
 
 from kvist.errors import BadValue, CorruptFile, ModelError
 from kvist.kernels.matrix import Matrix
-from kvist.model.names import HalfOrder, Namer, Want, check_shapes
+from kvist.model.names import Namer, Want, check_shapes
+from kvist.model.reading import Progress, Reader
 from kvist.model.source import Source
 from kvist.model.wants import layer_wants, model_wants
 from kvist.spec.model import ModelSpec
+from kvist.spec.weight_kinds import DTYPES
 
 Tensor = torch.Tensor
-Progress = Callable[[int, int], None]
-"""Called with (bytes read, bytes in all) after every tensor of the file."""
 
-DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16}
-
+__all__ = ["DTYPES", "LayerWeights", "Progress", "Weights", "load_weights", "open_source", "read_weights"]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
@@ -61,13 +60,13 @@ class LayerWeights:
     w_uk: tuple[Matrix, ...] = ()
     w_uv: tuple[Matrix, ...] = ()
 
-    def tensors(self) -> Iterator[Tensor]:
+    def parts(self) -> Iterator[Matrix | Tensor]:
         """What lies in memory."""
         for field in fields(self):
             value = getattr(self, field.name)
             for one in value if isinstance(value, tuple) else (value,):
                 if one is not None:
-                    yield one.data
+                    yield one
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +82,35 @@ class Weights:
     @property
     def total_bytes(self) -> int:
         """Bytes in memory, shared storage counted once."""
-        tensors = [self.embed.data, self.final_norm, self.head.data]
-        tensors += [tensor for layer in self.layers for tensor in layer.tensors()]
-        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+        return sum(self.kind_bytes.values())
+
+    @property
+    def kind_bytes(self) -> dict[str, int]:
+        """Bytes in memory of each kind of matrix, most first; norms and biases count as ``f32``."""
+        parts = [self.embed, self.final_norm, self.head, *(part for layer in self.layers for part in layer.parts())]
+        each = {part.data.data_ptr(): _kind_and_bytes(part) for part in parts}
+        total: dict[str, int] = {}
+        for kind, n_bytes in each.values():
+            total[kind] = total.get(kind, 0) + n_bytes
+        return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+
+
+def _kind_and_bytes(part: Matrix | Tensor) -> tuple[str, int]:
+    return ("f32", part.numel() * part.element_size()) if isinstance(part, Tensor) else (part.kind, part.bytes)
 
 
 def load_weights(
-    path: str | Path, spec: ModelSpec, *, dtype: torch.dtype = torch.float32, on_tensor: Progress | None = None
+    path: str | Path, spec: ModelSpec, *, dtype: str = "f32", on_tensor: Progress | None = None
 ) -> Weights:
     """Read the weights of ``spec`` from a GGUF file, a safetensors file, or a folder with (sharded) safetensors.
+
+    ``dtype``: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``: see ``spec/weight_kinds.py``.
 
     Raises ``CorruptFile`` or ``ModelError`` naming the tensor when something is missing, unknown, misshapen or of a
     type that cannot be converted, before anything is loaded.
     """
-    if dtype not in DTYPES.values():
-        raise BadValue("dtype", dtype, "torch.float32 or torch.bfloat16")
+    if dtype not in DTYPES:
+        raise BadValue("dtype", dtype, f"one of {', '.join(DTYPES)}")
     return read_weights(open_source(Path(path)), spec, dtype=dtype, on_tensor=on_tensor)
 
 
@@ -121,7 +134,7 @@ def open_source(path: Path) -> Source:
     )
 
 
-def read_weights(source: Source, spec: ModelSpec, *, dtype: torch.dtype, on_tensor: Progress | None = None) -> Weights:
+def read_weights(source: Source, spec: ModelSpec, *, dtype: str, on_tensor: Progress | None = None) -> Weights:
     """As ``load_weights``, from an opened source."""
     namer = Namer(source.scheme, source.shapes)
     outer = model_wants(spec, namer)
@@ -129,7 +142,7 @@ def read_weights(source: Source, spec: ModelSpec, *, dtype: torch.dtype, on_tens
     wants = [*outer, *(w for layer in inner for w in layer)]
     ignored = _ignored(source, spec, wants)
     check_shapes(wants, source.shapes.__getitem__)
-    read = _Reader(source, dtype, on_tensor, wants)
+    read = Reader(source, dtype, on_tensor, wants)
     top: dict[str, Any] = {want.slot: read(want) for want in outer}
     layers = []
     for wanted, layer in zip(inner, spec.layers, strict=True):
@@ -138,38 +151,6 @@ def read_weights(source: Source, spec: ModelSpec, *, dtype: torch.dtype, on_tens
             slots |= _absorb(slots.pop("kv_b").data, layer.q_heads, layer.attention.nope_dim)
         layers.append(LayerWeights(**slots))
     return Weights(top["embed"], top["final_norm"], top.get("head", top["embed"]), tuple(layers), ignored)
-
-
-class _Reader:
-    """Reads wants one after the other and tells how far it is."""
-
-    def __init__(self, source: Source, dtype: torch.dtype, on_tensor: Progress | None, wants: Iterable[Want]) -> None:
-        self._source, self._dtype, self._on_tensor = source, dtype, on_tensor
-        self._done = 0
-        self._total = sum(source.stored_bytes(p.name) for w in wants for p in w.pieces)
-
-    def __call__(self, want: Want) -> Tensor | Matrix:
-        out = torch.empty(want.shape, dtype=torch.float32 if want.small else self._dtype)
-        row = 0
-        for piece in want.pieces:
-            part = out[row : row + piece.rows]
-            self._source.read_into(piece.name, part)
-            if piece.half is not None:
-                _to_half_order(part, piece.half)
-            row += piece.rows
-            self._done += self._source.stored_bytes(piece.name)
-            if self._on_tensor is not None:
-                self._on_tensor(self._done, self._total)
-        if want.offset:
-            out.add_(want.offset)
-        return out if want.small else Matrix.of(out)
-
-
-def _to_half_order(rows: Tensor, half: HalfOrder) -> None:
-    """Move rows that rotate together from neighbours (0, 1), (2, 3), ... to halves (0, n/2), (1, n/2 + 1), ..."""
-    heads = rows.view(half.heads, half.head_dim, -1)
-    turning = heads[:, half.offset : half.offset + half.rope_dim]
-    turning.copy_(torch.cat([turning[:, 0::2], turning[:, 1::2]], dim=1))
 
 
 def _absorb(kv_b: Tensor, heads: int, nope_dim: int) -> dict[str, tuple[Matrix, ...]]:

@@ -8,10 +8,12 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from kvist.errors import CorruptFile, ModelError
+from kvist.errors import BadValue, CorruptFile, ModelError
+from kvist.kernels.packing import GroupedRows, quantised_rows
 from kvist.model.names import HF
 from kvist.model.source import READ_ELEMENTS
 from kvist.units import format_bytes
@@ -51,17 +53,35 @@ class SafetensorsSource:
         """Bytes of a tensor in its file."""
         return math.prod(self.shapes[name]) * _BYTES.get(self._types[name], 1)
 
+    def type_of(self, name: str) -> str:
+        """The format's name of a tensor's type."""
+        return self._types[name]
+
     def read_into(self, name: str, out: torch.Tensor) -> None:
         """Copy and convert, some rows at a time."""
+        stored = self._stored(name)
+        rows = max(1, READ_ELEMENTS * len(out) // max(out.numel(), 1))
+        for start in range(0, len(out), rows):
+            out[start : start + rows].copy_(stored[start : start + rows])
+
+    def grouped(self, name: str, rows: np.ndarray, kind: str) -> GroupedRows:
+        """Rows quantised to 8 bits."""
+        assert kind == "w8", kind
+        first = int(rows.min())
+        floats = self._stored(name)[first : int(rows.max()) + 1].float().numpy()[rows - first]
+        try:
+            return quantised_rows(floats)
+        except BadValue as error:
+            raise CorruptFile(f"tensor {name} cannot be packed: {error}", remedy=_AGAIN) from error
+
+    def _stored(self, name: str) -> Any:
+        """A tensor of which rows can be taken."""
         if self._types[name] not in _BYTES:
             raise ModelError(
                 f"tensor {name} is stored as {self._types[name]}, which kvist cannot convert",
                 remedy="use a checkpoint in F32, F16 or BF16, or a GGUF file",
             )
-        stored = self._file_of[name].get_slice(name)
-        rows = max(1, READ_ELEMENTS * len(out) // max(out.numel(), 1))
-        for start in range(0, len(out), rows):
-            out[start : start + rows].copy_(stored[start : start + rows])
+        return self._file_of[name].get_slice(name)
 
 
 def _files(path: Path) -> list[tuple[Path, set[str] | None]]:

@@ -75,14 +75,13 @@ class Habits:
     sequences: int
     memory_fraction: float
     kv_format: str
-    weights: str = ""
 
 
 def habits(engine: str, device: Device) -> Habits:
     """An engine's defaults on a device: what its own documentation says."""
     big = device.memory_bytes >= BIG_BYTES
     if engine == "kvist":
-        return Habits(512, 64, 0.9, "f16", "f32")
+        return Habits(512, 64, 0.9, "f16")
     if engine == "sglang":
         return Habits(8192 if big else 2048, 256, 0.88, "bf16")
     if engine in ("llama.cpp", "ik_llama.cpp", "ipex-llm"):
@@ -111,7 +110,7 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
     fmt = _cache_format(question, usual, engine)
     if machine is not None and question.device in ("", HERE):
         notes.extend(machine.using(fmt).caveats)
-    facts, said = _weights(question, found, usual, engine)
+    facts, said = _weights(question, found, engine)
     setup = Setup(
         spec=found.spec,
         device=device,
@@ -263,17 +262,13 @@ def _try(spec: ModelSpec, place: Placement) -> None:
         shard(spec, place, stage)
 
 
-def _weights(question: Question, found: Found, usual: Habits, engine: str) -> tuple[WeightFacts, list[str]]:
-    """What the weights weigh, in the format that is asked for, that the engine holds, or that the files have."""
-    asked = usual.weights if question.weights == "auto" else question.weights
+def _weights(question: Question, found: Found, engine: str) -> tuple[WeightFacts, list[str]]:
+    """What the weights weigh, in the format that is asked for, or as the files have them and the engine loads them."""
     if not countable(found.spec) and not found.weights.total_bytes:
         return found.weights, ["only the cache is planned: nothing says what the weights weigh"]
-    if not asked:
-        return found.weights, []
-    facts = found.weights.packed_as(found.spec, WeightFormat.parse(asked))
-    if question.weights != "auto":
-        return facts, []
-    return facts, [f"{engine} holds weights as {asked}: --weights plans for another format"]
+    if question.weights == "auto":
+        return (found.weights.as_loaded() if engine == "kvist" else found.weights), []
+    return found.weights.packed_as(found.spec, WeightFormat.parse(question.weights)), []
 
 
 def _on_ranks(facts: WeightFacts, spec: ModelSpec, place: Placement) -> tuple[Interval, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -51,7 +51,7 @@ class WallClock:
 class BuildOptions:
     """How to run a model, beyond the engine's own config.
 
-    ``dtype`` of the weights: ``f32`` or ``bf16``. ``attention`` and ``ops``: names on their shelves, or ``best``.
+    ``dtype`` of the weights: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``. ``attention`` and ``ops``: names on their shelves, or ``best``.
     ``poison`` fills void blocks with NaN (debug). ``threads`` 0 leaves torch's choice.
     """
 
@@ -68,7 +68,8 @@ class BuildOptions:
 class Built:
     """A model ready to run. ``kernels`` names the attention variants in use, best first.
 
-    ``grammars`` is None when llguidance is not installed.
+    ``weight_kinds``: bytes of each kind of
+    matrix. ``grammars`` is None when llguidance is not installed.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class Built:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     weights_bytes: int
+    weight_kinds: Mapping[str, int]
     dtype: str
     kernels: tuple[str, ...]
     grammars: Grammars | None = None
@@ -123,7 +125,7 @@ def build(
     store = _store(layout, cache.pool_blocks(layout.block_bytes), options.poison, reuse)
     kernels = _attention(options.attention)
     tokenizer, template = read_text_side(path)
-    weights = load_weights(path, spec, dtype=DTYPES[options.dtype], on_tensor=on_tensor)
+    weights = load_weights(path, spec, dtype=options.dtype, on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
     grammars = Grammars(tokenizer, spec.vocab) if is_installed() else None
     engine, executor = build_engine(
@@ -138,6 +140,7 @@ def build(
         tokenizer=tokenizer,
         template=template,
         weights_bytes=weights.total_bytes,
+        weight_kinds=weights.kind_bytes,
         dtype=options.dtype,
         kernels=tuple(k.name for k in kernels),
         grammars=grammars,

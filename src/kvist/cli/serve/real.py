@@ -58,6 +58,7 @@ class Models:
                 "numerics": self._options.numerics,
                 "threads": threads or "torch's choice",
                 "weights_bytes": built.weights_bytes,
+                "weight_kinds": dict(built.weight_kinds),
             },
         )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from kvist.server.capacity import Capacity
 from kvist.server.config import ServeConfig
 from kvist.server.run import Host
 from kvist.server.service import Service
+from kvist.spec.weight_kinds import kinds_text
 from kvist.units import format_bytes
 
 
@@ -31,7 +34,7 @@ def ready(address: str, service: Service) -> None:
     weights = facts.get("weights_bytes", 0)
     rows = {
         "model": f"{', '.join(config.names)} ({served.path})",
-        "weights": f"{format_bytes(weights)}, {facts.get('dtype', '?')}, kernels {'+'.join(facts.get('kernels', []))}",
+        "weights": f"{format_bytes(weights)}, {_kinds(facts)}, kernels {'+'.join(facts.get('kernels', []))}",
         "pool": (
             f"{format_bytes(capacity.pool_bytes)} = {capacity.blocks:,} blocks of {served.layout.span_tokens} tokens"
             f" ({served.layout.format.name})"
@@ -43,6 +46,12 @@ def ready(address: str, service: Service) -> None:
     for name, text in rows.items():
         say(f"  {name:<8}{text}")
     say(f"ready: {address}/v1  (metrics at {address}/metrics)")
+
+
+def _kinds(facts: Mapping[str, Any]) -> str:
+    """How the weights lie in memory."""
+    dtype = str(facts.get("dtype", "?"))
+    return kinds_text(facts["weight_kinds"], dtype) if "weight_kinds" in facts else dtype
 
 
 def _users(config: ServeConfig) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvist.cost.interval import Interval, Tag
 from kvist.cost.work import Widths
 from kvist.errors import CorruptFile
-from kvist.gguf_header import Header
+from kvist.gguf_header import TENSOR_TYPES, Header
 from kvist.planner.weights.files import folder_facts, gguf_headers, gguf_parts
 from kvist.planner.weights.format import PARTS, WeightFormat, format_of
 from kvist.planner.weights.quantisation import unknown_method, weight_format_of
 from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.shard import rank_weights, shard
+from kvist.spec.weight_kinds import Stored, kinds_text, loaded_kinds
 from kvist.units import round_up
 
 __all__ = [
@@ -43,6 +45,7 @@ class WeightFacts:
     ``exact``: summed from headers or stated by an index; ``measured``: sizes of files; ``assumed``: elements times
     bits. ``beside_elements`` are weights beside the decoder (vision, audio), ``draft_bytes`` those of next-token
     prediction, which engines leave out unless they speculate; both are in ``total_bytes`` where they are in the files.
+    ``kinds``: bytes of each kind of matrix that kvist's loader makes of the files.
     """
 
     total_bytes: int
@@ -51,6 +54,14 @@ class WeightFacts:
     format: WeightFormat = field(default_factory=WeightFormat)
     beside_elements: int = 0
     draft_bytes: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    def as_loaded(self) -> WeightFacts:
+        """The same weights as kvist's own loader keeps them; unchanged where the files are not at hand."""
+        if not self.kinds:
+            return self
+        how = f"{self.how}, loaded as {kinds_text(self.kinds, 'packed')}"
+        return replace(self, total_bytes=sum(self.kinds.values()), draft_bytes=0, how=how)
 
     def on_rank(self, spec: ModelSpec, place: Placement | None = None, stage: int = 0) -> Interval:
         """Bytes on one rank of ``stage``, drafts left out: the total, shared out as the format's sum says.
@@ -149,7 +160,7 @@ def weights_at(path: Path, spec: ModelSpec) -> WeightFacts | None:
     config = _json(folder / "config.json") or {}
     fmt = weight_format_of(config, _json(folder / "hf_quant_config.json"), spec)
     return WeightFacts(found.total_bytes, "exact" if found.exact else "measured", found.how, fmt,
-                       draft_bytes=found.draft_bytes)  # fmt: skip
+                       draft_bytes=found.draft_bytes, kinds=_loadable(found.stored))  # fmt: skip
 
 
 def _gguf_facts(headers: tuple[Header, ...], path: Path) -> WeightFacts:
@@ -162,7 +173,15 @@ def _gguf_facts(headers: tuple[Header, ...], path: Path) -> WeightFacts:
     how = f"header of {path.name}" if len(headers) == 1 else f"headers of {len(headers)} GGUF files"
     if missing:
         return WeightFacts(total, "measured", f"{how}, of {stated}: the others are not here", fmt)
-    return WeightFacts(total, "exact", how, fmt)
+    stored = {n: (t.type_name, t.shape[::-1]) for header in headers for n, t in header.tensors.items()}
+    return WeightFacts(total, "exact", how, fmt, kinds=_loadable(stored))
+
+
+def _loadable(stored: Stored) -> dict[str, int]:
+    """Bytes by kind that kvist's loader makes of a decoder's tensors; none for types or shapes that it does not read."""
+    reads = {*(name for name, _, _ in TENSOR_TYPES.values()), "F32", "F16", "BF16", "F64"}
+    known = all(kind in reads and not kind.startswith("I") or kind.startswith("IQ") for kind, _ in stored.values())
+    return loaded_kinds(stored, "packed") if known and all(len(s) in (1, 2) for _, s in stored.values()) else {}
 
 
 def widths_of(spec: ModelSpec, fmt: WeightFormat) -> Widths:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,17 +30,28 @@ _REMEDY: Final = "the file is truncated or damaged: download it again"
 class FileFacts:
     """Bytes of the tensors of a set of files. ``draft_bytes`` of them belong to layers of next-token prediction.
 
-    ``exact`` is False when sizes of whole files stand for those of their tensors.
+    ``exact`` is False when sizes of whole files stand for those of their tensors. ``stored``: type and shape of each
+    tensor, where headers were read.
     """
 
     total_bytes: int
     draft_bytes: int
     how: str
     exact: bool = True
+    stored: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
 
-def safetensors_sizes(path: Path) -> dict[str, int]:
-    """Bytes of every tensor of a safetensors file, from its header. Raises ``CorruptFile``."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One tensor: how it is stored, its shape (rows first), its bytes."""
+
+    kind: str
+    shape: tuple[int, ...]
+    n_bytes: int
+
+
+def safetensors_spans(path: Path) -> dict[str, Span]:
+    """Every tensor of a safetensors file, from its header. Raises ``CorruptFile``."""
     try:
         n_file = path.stat().st_size
         with path.open("rb") as file:
@@ -58,15 +69,15 @@ def safetensors_sizes(path: Path) -> dict[str, int]:
     return {name: _span(name, one, room, path.name) for name, one in header.items() if name != "__metadata__"}
 
 
-def _span(name: str, one: object, room: int, label: str) -> int:
-    """Bytes of one tensor, whose place, shape and type must agree."""
+def _span(name: str, one: object, room: int, label: str) -> Span:
+    """One tensor, whose place, shape and type must agree."""
     given = one if isinstance(one, dict) else {}
     kind, shape, offsets = given.get("dtype"), _counts(given.get("shape")), _counts(given.get("data_offsets"))
     if isinstance(kind, str) and shape is not None and offsets is not None and len(offsets) == 2 and len(shape) <= 16:
         start, end = offsets
         fits = start <= end <= room
         if fits and (kind not in _BITS or math.prod(shape) * _BITS[kind] == 8 * (end - start)):
-            return end - start
+            return Span(kind, tuple(shape), end - start)
     raise CorruptFile(f"{label}: tensor {name[:60]!r} is not described right: {str(one)[:80]}", remedy=_REMEDY)
 
 
@@ -87,10 +98,12 @@ def folder_facts(folder: Path, n_layers: int) -> FileFacts | None:
     listed = _index(index) if index.is_file() else None
     files = [folder / name for name in sorted(set(listed[0]))] if listed else _unlisted(folder)
     if files and all(file.is_file() for file in files):
-        sizes = [pair for file in files for pair in safetensors_sizes(file).items()]
-        total = sum(n for _, n in sizes)
-        draft = sum(n for name, n in sizes if is_draft(name, n_layers))
-        return FileFacts(total, draft, f"headers of {len(files)} safetensors file{'s' if len(files) > 1 else ''}")
+        spans = [pair for file in files for pair in safetensors_spans(file).items()]
+        total = sum(span.n_bytes for _, span in spans)
+        draft = sum(span.n_bytes for name, span in spans if is_draft(name, n_layers))
+        stored = {name: (span.kind, span.shape) for name, span in spans if not is_draft(name, n_layers)}
+        how = f"headers of {len(files)} safetensors file{'s' if len(files) > 1 else ''}"
+        return FileFacts(total, draft, how, stored=stored)
     if listed and listed[1]:
         return FileFacts(listed[1], 0, f"total_size in {index.name}")
     bins = sorted(folder.glob("pytorch_model*.bin"))
