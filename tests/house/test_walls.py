@@ -43,6 +43,7 @@ DOORS = {
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
+        "program",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {
