@@ -29,6 +29,11 @@ void add_to(float* x, const float* delta, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] += delta[i];
 }
 
+// Rows of ``from`` [.., width], by index.
+void gather(const float* from, const int* index, int n, int width, float* to) {
+    for (int i = 0; i < n; i++) std::copy_n(from + (size_t)index[i] * width, width, to + (size_t)i * width);
+}
+
 int kv_width(const StepLayer& l) { return l.writes ? l.view.kv_heads * (l.view.key_dim + l.view.value_dim) : 0; }
 
 // RMS norm over all q heads at once and over all k heads at once, in place in qkv [rows, q | k | v].
@@ -85,17 +90,18 @@ void Program::check(const Step& s) const {
 }
 
 Program::Room Program::room(int rows, int n_logits) {
-    const size_t narrow = whole_lines((size_t)rows * hidden_);
-    const size_t wide = std::max(wide_ * rows, 3 * whole_lines((size_t)n_logits * hidden_));
-    if (floats_ < 4 * narrow + wide) {
+    const int most = std::max(rows, n_logits);
+    const size_t narrow = whole_lines((size_t)most * hidden_), wide = wide_ * most;
+    const size_t asked = layers_.empty() ? 0 : (size_t)n_logits * layers_.back().o.in;
+    if (floats_ < 4 * narrow + wide + asked) {
         memory_.reset();
         floats_ = 0;
-        memory_.reset((float*)std::aligned_alloc(64, (4 * narrow + wide) * sizeof(float)));
+        memory_.reset((float*)std::aligned_alloc(64, whole_lines(4 * narrow + wide + asked) * sizeof(float)));
         if (!memory_) throw std::bad_alloc();
-        floats_ = 4 * narrow + wide;
+        floats_ = 4 * narrow + wide + asked;
     }
     float* p = memory_.get();
-    return {p, p + narrow, p + 2 * narrow, p + 3 * narrow, p + 4 * narrow};
+    return {p, p + narrow, p + 2 * narrow, p + 3 * narrow, p + 4 * narrow, p + 4 * narrow + wide};
 }
 
 // Adds what the part before left to x, in place, and norms the sum for the next part.
@@ -116,12 +122,12 @@ const float* Program::leave(const Room& m, int rows, const float* norm) const {
     return m.left;
 }
 
-void Program::attend(const StepLayer& l, const Step& s, const Room& m, const float* in) const {
+// Writes K and V of all rows; returns their rotated q, behind qkv in the room's wide part.
+float* Program::project(const StepLayer& l, const Step& s, const Room& m, const float* in) const {
     const View& v = l.view;
     const StepGroup& g = s.groups[l.group];
     float* qkv = m.wide;
     float* q = qkv + whole_lines((size_t)s.rows * l.qkv.out);
-    float* attended = q + whole_lines((size_t)s.rows * l.q_heads * v.key_dim);
     multiply(l.qkv, in, qkv, s.rows);
     if (l.norms_whole) norm_projections(l, qkv, s.rows, eps_);
     const RopeRows rope = l.rope < 0 ? RopeRows{} : ropes_[l.rope];
@@ -130,41 +136,55 @@ void Program::attend(const StepLayer& l, const Step& s, const Room& m, const flo
             v.key_dim, v.value_dim, v.k_element, v.v_element, rope.cos, rope.sin, rope.half, s.positions, g.block, g.slot,
             by_head ? l.q_norm : nullptr, by_head ? l.k_norm : nullptr, eps_, q},
            s.rows);
-    g.plan->run(table(), v, {q, s.pool, s.block_bytes, s.blocks, l.q_heads, l.scale, l.softcap, attended}, threads());
-    multiply(l.o, attended, m.delta, s.rows);
+    return q;
 }
 
-void Program::feed_forward(const StepLayer& l, int rows, const Room& m, const float* in) const {
+// What the heads read, [rows, q_heads * value_dim], behind q.
+float* Program::attend(const StepLayer& l, const Step& s, float* q) const {
+    const View& v = l.view;
+    float* attended = q + whole_lines((size_t)s.rows * l.q_heads * v.key_dim);
+    const Call call{q, s.pool, s.block_bytes, s.blocks, l.q_heads, l.scale, l.softcap, attended};
+    s.groups[l.group].plan->run(table(), v, call, threads());
+    return attended;
+}
+
+// The rest of a layer, from what its heads read to what is added to the residual stream.
+const float* Program::feed_forward(const StepLayer& l, int rows, const Room& m, const float* attended) const {
+    multiply(l.o, attended, m.delta, rows);
+    const float* delta = leave(m, rows, l.attn_post_norm);
+    const float* in = enter(m, rows, delta, l.ffn_norm);
     float* inner = m.wide + whole_lines((size_t)rows * l.gate_up.out);
     multiply(l.gate_up, in, m.wide, rows);
     gated(m.wide, l.activation, inner, rows, l.down.in);
     multiply(l.down, inner, m.delta, rows);
+    return leave(m, rows, l.ffn_post_norm);
 }
 
-// Final norm and head for the rows asked for.
+// Behind the last attention rows meet no more, and only those asked for matter: they are all that goes on.
+void Program::keep_asked(const Step& s, Room& m, const float* attended) const {
+    gather(m.x, s.logit_rows, s.n_logits, hidden_, m.normed);
+    gather(attended, s.logit_rows, s.n_logits, layers_.back().o.in, m.asked);
+    std::swap(m.x, m.normed);
+}
+
+// Final norm and head, of rows that are those asked for.
 void Program::answer(const Step& s, const Room& m, const float* delta) const {
-    const size_t part = whole_lines((size_t)s.n_logits * hidden_);
-    float *last = m.wide, *added = last + part, *normed = added + part;
-    for (int i = 0; i < s.n_logits; i++) {
-        const size_t from = (size_t)s.logit_rows[i] * hidden_, to = (size_t)i * hidden_;
-        std::copy_n(m.x + from, hidden_, last + to);
-        std::copy_n(delta + from, hidden_, added + to);
-    }
-    if (!s.n_logits) return;
-    add_rms_norm(last, added, final_norm_, eps_, normed, s.n_logits, hidden_);
-    multiply(head_, normed, s.logits, s.n_logits);
+    add_rms_norm(m.x, delta, final_norm_, eps_, m.normed, s.n_logits, hidden_);
+    multiply(head_, m.normed, s.logits, s.n_logits);
 }
 
 void Program::run(const Step& s) {
     check(s);
-    const Room m = room(s.rows, s.n_logits);
+    Room m = room(s.rows, s.n_logits);
     look_up(embed_, s.tokens, s.rows, embedding_scale_, m.x);
     const float* delta = nullptr;
     for (const StepLayer& l : layers_) {
-        attend(l, s, m, enter(m, s.rows, delta, l.attn_norm));
-        delta = leave(m, s.rows, l.attn_post_norm);
-        feed_forward(l, s.rows, m, enter(m, s.rows, delta, l.ffn_norm));
-        delta = leave(m, s.rows, l.ffn_post_norm);
+        float* q = project(l, s, m, enter(m, s.rows, delta, l.attn_norm));
+        const bool last = &l == &layers_.back();
+        if (last && !s.n_logits) return;  // K and V are written, and nobody asks for more
+        const float* attended = attend(l, s, q);
+        if (last) keep_asked(s, m, attended);
+        delta = feed_forward(l, last ? s.n_logits : s.rows, m, last ? m.asked : attended);
     }
     if (delta) answer(s, m, delta);
 }

@@ -64,9 +64,10 @@ class Program {
     void run(const Step& step);
 
   private:
-    // Scratch of one step: x, normed, delta and left [rows, hidden], and room for the widest part of a layer.
+    // Scratch of one step: x, normed, delta and left [rows, hidden], room for the widest part of a layer (qkv, q and
+    // attended; or gate and up, and inner), and the last attention's answer for the rows asked for.
     struct Room {
-        float *x, *normed, *delta, *left, *wide;
+        float *x, *normed, *delta, *left, *wide, *asked;
     };
     struct Release {
         void operator()(float* p) const { std::free(p); }
@@ -76,8 +77,10 @@ class Program {
     Room room(int rows, int n_logits);
     const float* enter(const Room& m, int rows, const float* delta, const float* norm) const;
     const float* leave(const Room& m, int rows, const float* norm) const;
-    void attend(const StepLayer& layer, const Step& step, const Room& m, const float* in) const;
-    void feed_forward(const StepLayer& layer, int rows, const Room& m, const float* in) const;
+    float* project(const StepLayer& layer, const Step& step, const Room& m, const float* in) const;
+    float* attend(const StepLayer& layer, const Step& step, float* q) const;
+    const float* feed_forward(const StepLayer& layer, int rows, const Room& m, const float* attended) const;
+    void keep_asked(const Step& step, Room& m, const float* attended) const;
     void answer(const Step& step, const Room& m, const float* delta) const;
 
     int hidden_;
