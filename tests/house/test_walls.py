@@ -43,7 +43,7 @@ DOORS = {
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "matrix", "native_module",
-        "ops.base", "ops.registry", "packing",
+        "ops.base", "ops.registry", "packing", "program",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {

@@ -25,6 +25,19 @@ def test_nothing_is_remembered_of_sequences_that_ended():
     assert eng.executor.live_sequences <= 1  # the last one's end travels with the next plan
 
 
+@pytest.mark.parametrize("attention", ["native", "reference"])
+def test_it_says_how_steps_ran_and_why(attention):
+    pytest.importorskip("kvist.kernels.kvist_native")
+    eng = engine("llama", attention=attention)
+    run(eng, [ask("a", words(20), 5)])
+    ran = eng.executor.steps
+    if attention == "native":
+        assert (ran.native, ran.by_layer, eng.executor.layers_reason) == (5, 0, "")
+    else:
+        assert (ran.native, ran.by_layer) == (0, 5)
+        assert "reference" in eng.executor.layers_reason
+
+
 def test_void_blocks_are_nan_and_copies_go_in_order():
     layout = engine("llama").scheduler.layout
     store = Store(layout, blocks=4, poison=True)

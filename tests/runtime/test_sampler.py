@@ -69,6 +69,47 @@ def test_min_p():
     assert frequencies(LOGITS, Sampling(min_p=0.3)) == pytest.approx(want / want.sum(), abs=0.015)
 
 
+def drawn_plainly(logits, s, u):
+    """The law in the order of its definition, over the whole vocabulary."""
+    weights = np.exp((logits - logits.max()).astype(np.float64) / s.temperature)
+    top_k = s.top_k if s.top_k < len(logits) else 0
+    order = np.arange(len(logits))
+    if top_k or s.top_p < 1:
+        order = np.lexsort((order, -weights))[: top_k or len(logits)]
+    order = order[: int(np.searchsorted(np.cumsum(weights[order]), s.top_p * weights[order].sum())) + 1]
+    order = order[weights[order] >= s.min_p * weights.max()]
+    cumulative = np.cumsum(weights[order])
+    return int(order[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
+
+
+KNOBS = [
+    {}, {"top_k": 1}, {"top_k": 5}, {"top_k": 39}, {"top_k": 700}, {"top_p": 0.9}, {"top_p": 0.3, "top_k": 20},
+    {"min_p": 0.05}, {"min_p": 0.2, "top_k": 9, "top_p": 0.95},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("vocab", [3, 40, 511, 512, 513, 5000])
+def test_draws_are_those_of_the_plain_definition(vocab, knobs):
+    """Ties, barred ids, logits that differ in the last bit or vanish: the same token for the same number."""
+    rng = np.random.default_rng(vocab)
+    for spread, temperature in [(1e-9, 1.0), (1.0, 0.7), (5.0, 100.0), (30.0, 0.05), (8.0, 0.001)]:
+        logits = (spread * rng.standard_normal(vocab)).astype(np.float32)
+        for row in (logits, np.round(logits * 2) / 2, np.where(rng.random(vocab) < 0.6, logits.max(), -np.inf)):
+            s = Sampling(temperature=temperature, **knobs)
+            for u in (0.0, 1 - 1e-9, *rng.random(12)):
+                assert draw(row.astype(np.float32), s, u) == drawn_plainly(row.astype(np.float32), s, u)
+
+
+def test_the_largest_number_draws_the_last_id_that_can_be_drawn():
+    """Sums of runs round differently from sums of ids: never an id whose weight is zero."""
+    rng = np.random.default_rng(0)
+    for vocab in (700, 1024, 4000):
+        logits = rng.standard_normal(vocab).astype(np.float32)
+        logits[-90:] = -np.inf
+        assert draw(logits, Sampling(), 1 - 2**-53) == vocab - 91
+
+
 def test_greedy_ties_go_to_the_lowest_id_and_nan_free():
     assert draw(np.array([0, 3, 3], np.float32), Sampling(temperature=0), 0.9) == 1
 

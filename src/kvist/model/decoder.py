@@ -19,6 +19,7 @@ from kvist.model.attention import SelfAttention
 from kvist.model.batch import Batch, check_batch
 from kvist.model.ffn import FeedForward
 from kvist.model.latent import LatentAttention
+from kvist.model.program import StepProgram, why_not
 from kvist.model.rope import RopeTables
 from kvist.model.support import refuse_unsupported
 from kvist.model.tools import Tools, Workspace
@@ -30,12 +31,23 @@ from kvist.spec.model import ModelSpec
 Numerics = Literal["fast", "invariant"]
 
 
+@dataclass(slots=True)
+class Steps:
+    """Steps by how they ran: in one native call, or layer by layer."""
+
+    native: int = 0
+    by_layer: int = 0
+
+
 class Decoder:
     """Owns scratch memory and rope tables; reads weights; reads and writes ``pool`` uint8 [blocks, block_bytes].
 
     ``kernels`` in order of preference: each layer takes the first that supports it. ``numerics``: ``invariant``
-    answers do not depend on which other rows are computed; ``fast`` may use library products. Raises ``ModelError``
-    for a model that cannot be run.
+    answers do not depend on which other rows are computed; ``fast`` may use library products. ``native_steps``: a step
+    is one native call wherever that gives the same bits; otherwise, and where it cannot be, layers are called one by
+    one. Raises ``ModelError`` for a model that cannot be run.
+
+    ``layers_reason`` is why no step is native (empty: they are); ``steps`` counts steps by how they ran.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class Decoder:
         layout: CacheLayout,
         pool: torch.Tensor,
         numerics: Numerics = "fast",
+        native_steps: bool = True,
     ) -> None:
         refuse_unsupported(spec)
         if numerics not in ("fast", "invariant"):
@@ -70,11 +83,23 @@ class Decoder:
         )
         pairs = zip(spec.layers, weights.layers, strict=True)
         self._layers = tuple(_Layer.build(layer, w, self._tools) for layer, w in pairs)
+        self.layers_reason = why_not(spec, self._tools) if native_steps else "switched off"
+        self._program = (
+            None if self.layers_reason else StepProgram(spec, weights, self._tools, invariant=numerics == "invariant")
+        )
+        self.steps = Steps()
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Compute every row, write its K and V; float32 logits [len(logit_rows), vocab] of the rows asked for."""
         check_batch(batch, len(self.layout.groups), self.spec.vocab)
         self._ropes.cover(int(batch.positions.max()) + 1)
+        if self._program is not None and self._program.takes(batch.rows):
+            self.steps.native += 1
+            return self._shaped(self._program.run(batch))
+        self.steps.by_layer += 1
+        return self._shaped(self._through_layers(batch))
+
+    def _through_layers(self, batch: Batch) -> torch.Tensor:
         x = self._embed(batch)
         delta = None
         for layer in self._layers:
@@ -106,10 +131,13 @@ class Decoder:
         return self._tools.ops.rms_norm(delta, norm, self.spec.norm_eps, out=self._workspace.take("left", *delta.shape))
 
     def _logits(self, x: torch.Tensor, delta: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Final norm and head for the rows asked for. The tensor returned is the caller's."""
+        """Final norm and head for the rows asked for. The tensor is the caller's."""
         last, added = x.index_select(0, rows), delta.index_select(0, rows)
         normed = self._tools.ops.add_rms_norm(last, added, self._weights.final_norm, self.spec.norm_eps)
-        logits = self._tools.linear(normed, self._weights.head)
+        return self._tools.linear(normed, self._weights.head)
+
+    def _shaped(self, logits: torch.Tensor) -> torch.Tensor:
+        """The model's scale and cap of its logits, in place."""
         if self.spec.logit_scale != 1.0:
             logits.mul_(self.spec.logit_scale)
         if self.spec.logit_softcap:

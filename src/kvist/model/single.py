@@ -37,6 +37,7 @@ class SingleOptions:
     variant: str | None = None
     numerics: Numerics = "invariant"
     poison: bool = True
+    native_steps: bool = True
 
 
 class PrivatePool:
@@ -61,6 +62,7 @@ class PrivatePool:
             layout=self.layout,
             pool=self.pool,
             numerics=options.numerics,
+            native_steps=options.native_steps,
         )
 
     @property

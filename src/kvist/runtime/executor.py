@@ -11,7 +11,7 @@ import torch
 from kvist.engine.ports import Clock
 from kvist.errors import KvistError, StateError, UsageError
 from kvist.ids import SeqId
-from kvist.model.decoder import Decoder
+from kvist.model.decoder import Decoder, Steps
 from kvist.runtime.grammar import Grammars
 from kvist.runtime.inputs import Inputs, build_inputs
 from kvist.runtime.sampler import SamplerState, alone, logprob_of, not_numbers, sample_rows
@@ -41,6 +41,7 @@ class TorchExecutor:
 
     def __init__(self, decoder: Decoder, store: Store, clock: Clock, grammars: Grammars | None = None) -> None:
         self._decoder: Decoder | None = decoder
+        self._steps, self._layers_reason = decoder.steps, decoder.layers_reason
         self._clock = clock
         self._grammars = grammars
         self._closed = ""
@@ -89,6 +90,16 @@ class TorchExecutor:
     def live_sequences(self) -> int:
         """Sequences whose state is held: 0 when the engine is idle."""
         return max(len(self._samplers), len(self.tables))
+
+    @property
+    def steps(self) -> Steps:
+        """Steps so far by how they ran: in one native call, or layer by layer."""
+        return self._steps
+
+    @property
+    def layers_reason(self) -> str:
+        """Why no step runs as one native call; empty when they do."""
+        return self._layers_reason
 
     def _apply(self, plan: StepPlan) -> None:
         for seq in plan.forget:

@@ -24,6 +24,10 @@ Draw = tuple[int, TokenLogprob | None]
 
 _FIRST_LOOK = 1024
 """Candidates sorted before falling back to the whole vocabulary for top-p."""
+_RUN = 512
+"""Ids whose weights are summed up together."""
+_VANISHING = -700.0
+"""Logarithms below have no normal float64: weights are equal (zero) where logits are not."""
 
 
 @dataclass(slots=True)
@@ -126,27 +130,64 @@ def draw(logits: np.ndarray, s: Sampling, u: float) -> int:
     top = logits.max()
     if top == np.inf or not np.isfinite(top):
         return int(logits.argmax())
-    weights = np.exp((logits - top).astype(np.float64) / s.temperature)
-    order = _candidates(weights, s)
-    kept = weights[order]
-    cumulative = np.cumsum(kept)
-    return int(order[min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), len(order) - 1)])
+    distance = logits - top
+    top_k = s.top_k if s.top_k < len(logits) else 0
+    if not top_k and s.top_p >= 1.0 and s.min_p == 0.0:
+        return _drawn_from_all(_weights(distance, s.temperature), u)
+    ids = _nearest(distance, top_k, s.temperature) if top_k else None
+    weights = _weights(distance if ids is None else distance[ids], s.temperature)
+    order = _candidates(weights, s, top_k)
+    cumulative = np.cumsum(weights[order])
+    chosen = int(order[min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), len(order) - 1)])
+    return chosen if ids is None else int(ids[chosen])
 
 
-def _candidates(weights: np.ndarray, s: Sampling) -> np.ndarray:
-    """Ids that may be drawn, most likely first (ties by id): top-k, then top-p over what is left, then min-p."""
-    vocab = len(weights)
-    total = weights.sum()
-    size = min(s.top_k or vocab, vocab)
-    if s.top_p < 1.0 and size > _FIRST_LOOK and s.top_k == 0:
-        order = _largest(weights, _FIRST_LOOK)
+def _weights(distance: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities up to a factor, float64, from distances to the largest logit."""
+    out = distance.astype(np.float64)
+    out /= temperature
+    return np.exp(out, out=out)
+
+
+def _drawn_from_all(weights: np.ndarray, u: float) -> int:
+    """The id at ``u``, without summing up one by one: first the run of ids, then the id within it."""
+    whole = len(weights) // _RUN * _RUN
+    sums = weights[:whole].reshape(-1, _RUN).sum(axis=1)
+    ends = np.cumsum(np.append(sums, weights[whole:].sum()))
+    target = u * ends[-1]
+    run = min(int(np.searchsorted(ends, target, side="right")), len(ends) - 1)
+    inside = weights[run * _RUN : (run + 1) * _RUN]
+    cumulative = np.cumsum(inside)
+    at = int(np.searchsorted(cumulative, target - (ends[run - 1] if run else 0.0), side="right"))
+    if at < len(inside):
+        return run * _RUN + at
+    return int(np.flatnonzero(weights[: (run + 1) * _RUN])[-1])  # sums of runs and of ids are rounded differently
+
+
+def _nearest(distance: np.ndarray, top_k: int, temperature: float) -> np.ndarray | None:
+    """Ids, ascending, among which the ``top_k`` largest weights are, ties included; None: they may be anywhere."""
+    edge = float(np.partition(distance, len(distance) - top_k)[len(distance) - top_k])
+    if edge / temperature < _VANISHING:
+        return None
+    apart = edge - 1e-14 * temperature  # below, a weight is smaller even after rounding
+    return np.flatnonzero(distance >= np.nextafter(np.float32(apart), np.float32(-np.inf)))
+
+
+def _candidates(weights: np.ndarray, s: Sampling, top_k: int) -> np.ndarray:
+    """Indices that may be drawn, most likely first (ties by index): top-k, then top-p over what is left, then min-p.
+
+    With min-p alone they come in ascending order.
+    """
+    if top_k:
+        order = _largest(weights, top_k)
+        total = weights[order].sum()
+    elif s.top_p < 1.0:
+        total = weights.sum()
+        order = _largest(weights, min(_FIRST_LOOK, len(weights)))
         if weights[order].sum() < s.top_p * total:
-            order = _largest(weights, vocab)
-    elif size < vocab or s.top_p < 1.0:
-        order = _largest(weights, size)
-        total = weights[order].sum() if s.top_k else total
+            order = _largest(weights, len(weights))
     else:
-        order = np.arange(vocab)
+        return np.flatnonzero(weights >= s.min_p * weights.max())
     if s.top_p < 1.0:
         cumulative = np.cumsum(weights[order])
         order = order[: int(np.searchsorted(cumulative, s.top_p * total, side="left")) + 1]
@@ -168,14 +209,15 @@ def _largest(weights: np.ndarray, count: int) -> np.ndarray:
 
 def logprob_of(logits: np.ndarray, token: int, alternatives: int) -> TokenLogprob:
     """Log-probability of ``token`` and of the best ``alternatives`` under the untouched logits float32 [vocab]."""
-    wide = logits.astype(np.float64)
-    top = wide.max()
-    log_total = top + np.log(np.exp(wide - top).sum())
-    best = _largest(wide, alternatives) if alternatives else np.empty(0, dtype=np.int64)
+    top = float(logits.max())
+    distance = logits.astype(np.float64)
+    distance -= top
+    log_total = top + np.log(np.exp(distance, out=distance).sum())
+    best = _largest(logits, alternatives) if alternatives else np.empty(0, dtype=np.int64)
     return TokenLogprob(
         token=token,
-        logprob=float(wide[token] - log_total),
-        top=tuple((int(i), float(wide[i] - log_total)) for i in best),
+        logprob=float(float(logits[token]) - log_total),
+        top=tuple((int(i), float(float(logits[i]) - log_total)) for i in best),
     )
 
 

@@ -23,7 +23,6 @@ class NativeAttention:
     name = "native"
 
     def __init__(self) -> None:
-        self._native = load()
         self._views = Views()
         self._plans: dict[int, tuple[WorkList, Any]] = {}  # by id: keeping the list keeps its id from being given away
 
@@ -60,20 +59,24 @@ class NativeAttention:
         plan.run(twin, q.data_ptr(), pool.data_ptr(), blocks, block_bytes, q_heads, scale, softcap, out.data_ptr())
 
     def _prepare(self, work: WorkList) -> tuple[WorkList, Any]:
-        plan = self._native.Plan(
-            work.item_position,
-            work.item_block_start,
-            work.blocks,
-            work.item_row_start,
-            work.item_rows,
-            work.row_first,
-            work.row_end,
-            work.row_sinks,
-        )
         if len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
-        kept = self._plans[id(work)] = (work, plan)
+        kept = self._plans[id(work)] = (work, plan_of(work))
         return kept
+
+
+def plan_of(work: WorkList) -> Any:
+    """The work list made ready to run: a native ``Plan``, with arrays of its own."""
+    return load().Plan(
+        work.item_position,
+        work.item_block_start,
+        work.blocks,
+        work.item_row_start,
+        work.item_rows,
+        work.row_first,
+        work.row_end,
+        work.row_sinks,
+    )
 
 
 def _expected(view: LayerView, work: WorkList) -> str:

@@ -1,27 +1,17 @@
-// The Python module. Tensors come in as addresses: the Python side has checked their shapes, types and layout.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// The Python module.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "dispatch.h"
-#include "team.h"
+#include "module.h"
 #include "plan.h"
+#include "team.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace kvist;
 
 namespace {
-
-typedef uintptr_t Address;
-typedef nb::ndarray<const int, nb::ndim<1>, nb::c_contig, nb::device::cpu> Array;
-typedef nb::call_guard<nb::gil_scoped_release> Released;
-
-template <class T>
-T* at(Address a) {
-    return reinterpret_cast<T*>(a);
-}
 
 Plan::Ints ints(const Array& a) { return Plan::Ints(a.data(), a.data() + a.size()); }
 
@@ -93,4 +83,5 @@ NB_MODULE(kvist_native, m) {
         gated(at<float>(gate_up), activation, at<float>(y), rows, width);
     }, Released());
     m.def("norm_rotate_write", &run_rotate);
+    bind_step(m);
 }

@@ -15,8 +15,9 @@ from kvist.kernels.attention.base import LayerView
 from kvist.kernels.matrix import GROUP, LANES, RECORD_BYTES, Matrix
 from kvist.kernels.native_module import Views, load
 
-_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
-_ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+WEIGHT_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
+"""Kinds of a ``Matrix`` as ``csrc/table.h`` numbers them."""
+ACTIVATION: Final = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 _NEVER: Final = 1 << 62
 
 
@@ -42,7 +43,7 @@ class NativeOps:
         n, k = weight.outputs, weight.inputs
         if out is None:
             out = torch.empty((rows, n))
-        element = _ELEMENT.get(weight.kind)
+        element = WEIGHT_ELEMENT.get(weight.kind)
         if (
             element is None
             or k != width
@@ -96,13 +97,13 @@ class NativeOps:
 
     def gated(self, gate_up: torch.Tensor, activation: str, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """``act(gate) * up`` for ``gate_up [rows, 2 * width]``, gate first."""
-        if activation not in _ACTIVATION:
-            raise BadValue("activation", activation, f"one of {', '.join(_ACTIVATION)}")
+        if activation not in ACTIVATION:
+            raise BadValue("activation", activation, f"one of {', '.join(ACTIVATION)}")
         rows, both = shape = gate_up.shape
         width = both // 2
         if out is None:
             out = torch.empty((rows, width))
-        self._native.gated(_float(gate_up, shape), _ACTIVATION[activation], _float(out, (rows, width)), rows, width)
+        self._native.gated(_float(gate_up, shape), ACTIVATION[activation], _float(out, (rows, width)), rows, width)
         return out
 
     def norm_rotate_write(
@@ -196,7 +197,7 @@ def _whole(weight: Matrix) -> bool:
 def _refused(x: torch.Tensor, weight: Matrix, out: torch.Tensor) -> BadValue:
     shown = (tuple(x.shape), x.dtype), (weight.kind, weight.outputs, weight.inputs), (tuple(out.shape), out.dtype)
     wanted = (
-        f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(_ELEMENT)}; "
+        f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(WEIGHT_ELEMENT)}; "
         f"packed ones with all their records, on a multiple of 64 bytes, inputs a multiple of {GROUP}"
     )
     return BadValue("x, weight, out", shown, wanted)
