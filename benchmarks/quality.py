@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.machine import Others, describe, save
 from benchmarks.peers.divergence import compare, summary
-from benchmarks.peers.run import end, start
+from benchmarks.peers.run import end, start, waiting
 from benchmarks.peers.sides import MAKERS, ours, peers
 
 TEXTS = Path(__file__).parents[2] / "shared" / "data" / "texts"
@@ -69,7 +69,9 @@ def options(argv):
     ap.add_argument("--without", default="", help="peers to leave out, with commas")
     for name in MAKERS:
         ap.add_argument(f"--{name}", metavar="PYTHON", help=f"the python that has {name}")
-    return ap.parse_args(argv)
+    given = ap.parse_args(argv)
+    given.wait = waiting(argparse.Namespace(wait="auto"))
+    return given
 
 
 def rows_of(given):
@@ -153,7 +155,7 @@ def main(argv=None):
     sides, absent = rows_of(given)
     for line in absent:
         errors.print(f"left out: {line}", markup=False)
-    running = start([*ours("f32/f32/invariant"), *sides], model, given.threads, errors)
+    running = start([*ours("f32/f32/invariant"), *sides], model, given, errors)
     meter = Others(running.values())
     try:
         reference, *rest = running
@@ -164,7 +166,7 @@ def main(argv=None):
         about = {side.name: worker.about for side, worker in running.items()}
     finally:
         end(running)
-    machine["other_processes_cpu_share"] = meter.share()
+    machine |= {"other_processes_cpu_share": meter.share(), "omp_wait": given.wait}
     record = {
         "machine": machine, "model": model.name, "reference": reference.name, "texts": [n for n, _, _ in work],
         "sides": about, "absent": absent, "rows": judged(figures),

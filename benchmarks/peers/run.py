@@ -11,6 +11,7 @@ transformers from this python. The rest is named as absent. The record goes to `
 
 import argparse
 import json
+import os
 import statistics
 import sys
 
@@ -26,6 +27,10 @@ from benchmarks.peers.table import table
 from benchmarks.peers.work import chosen
 from benchmarks.peers.worker import WorkerError
 
+QUIET_LOAD = 0.5
+"""Running processes a core, on average, above which a machine is not quiet."""
+WAIT = "how OpenMP threads wait (auto: each engine's own way on a quiet machine, else passive)"
+
 
 def options(argv):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -36,21 +41,35 @@ def options(argv):
     ap.add_argument("--kvist", default="", help="kvist's rows, weights/kv[/numerics] with commas (the best there is)")
     ap.add_argument("--model", help="a GGUF file that every peer reads (the packaged one)")
     ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--wait", default="auto", choices=("auto", "own", "active", "passive"), help=WAIT)
     ap.add_argument("--without", default="", help="peers to leave out, with commas")
     for name in MAKERS:
         ap.add_argument(f"--{name}", metavar="PYTHON", help=f"the python that has {name}")
     given = ap.parse_args(argv)
+    given.wait = waiting(given)
     given.reps = given.reps or (2 if given.quick else 5)
     return given
 
 
-def start(sides, model, threads, console):
+def waiting(given):
+    """How OpenMP threads wait for each other, the same for every engine: ``own`` leaves each its default.
+
+    By default they spin, which is fastest on a quiet machine; beside other work a thread that spins holds up the one it
+    waits for, and engines with many barriers lose the most (llama.cpp: ten times). So ``auto`` lets them sleep there.
+    """
+    if given.wait != "auto":
+        return given.wait
+    return "passive" if os.getloadavg()[0] > QUIET_LOAD * (os.cpu_count() or 1) else "own"
+
+
+def start(sides, model, given, console):
     """Workers by side. A peer that does not start is told of and left out; kvist's own must."""
+    env = {"OMP_WAIT_POLICY": given.wait} if given.wait != "own" else None
     running = {}
     for side in sides:
         with console.status(f"starting {side.name}"):
             try:
-                running[side] = side.start(model, threads)
+                running[side] = side.start(model, given.threads, env)
             except WorkerError as error:
                 if side.ours:
                     end(running)
@@ -91,7 +110,7 @@ def main(argv=None):
     for line in absent:
         errors.print(f"left out: {line}", markup=False)
     machine = describe(" ".join(["python -m benchmarks.peers.run", *(sys.argv[1:] if argv is None else argv)]))
-    running = start([*ours(given.kvist), *found], model, given.threads, errors)
+    running = start([*ours(given.kvist), *found], model, given, errors)
     try:
         pieces, others = run(work, running, given.reps, errors)
         about = {side.name: worker.about for side, worker in running.items()}
@@ -99,7 +118,7 @@ def main(argv=None):
         end(running)
     for name in ("read_bytes_per_s", "f32_flops_per_s"):
         machine[name] = statistics.median(p[name] for p in pieces)
-    machine["other_processes_cpu_share"] = others
+    machine |= {"other_processes_cpu_share": others, "omp_wait": given.wait}
     record = {
         "machine": machine, "model": str(model).rpartition("/")[2], "reps": given.reps, "sides": about,
         "absent": absent, "pieces": pieces,

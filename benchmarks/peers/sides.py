@@ -30,11 +30,10 @@ class Side:
         """Whether this row does such work."""
         return not self.only_shared or (isinstance(work, Batch) and work.shared > 0)
 
-    def start(self, model, threads):
+    def start(self, model, threads, env=None):
         """The running worker. Raises ``WorkerError``."""
-        return Worker(
-            self.python, f"{WORKERS}.{self.worker}", {"model": str(model), "threads": threads, **self.options}
-        )
+        options = {"model": str(model), "threads": threads, **self.options}
+        return Worker(self.python, f"{WORKERS}.{self.worker}", options, env=env)
 
 
 def ours(rows):

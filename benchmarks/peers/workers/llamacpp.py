@@ -42,7 +42,7 @@ class LlamaCpp:
         self.about = {
             "engine": "llama.cpp",
             "version": f"llama-cpp-python {lc.__version__}",
-            "weights": "Q4_1 + Q8_0 (the file's)",
+            "weights": "the file's (Q4_1, head Q8_0)",
             "kv": options["kv"],
             "numerics": f"its own (flash attention {flash}{layout})",
         }
