@@ -21,9 +21,9 @@ def test_equal_logits_do_not_diverge_nor_do_shifted_ones():
 
 
 def test_a_divergence_by_hand():
-    p, q = np.array([[0.5, 0.25, 0.25]]), np.array([[0.25, 0.5, 0.25]])
+    p, q = np.array([[0.5, 0.25, 0.25]]), np.array([[0.125, 0.625, 0.25]])
     kl, same, decided = compare(np.log(p), np.log(q))
-    assert kl[0] == pytest.approx(0.5 * np.log(2) - 0.25 * np.log(2)) and not same[0] and decided[0]
+    assert kl[0] == pytest.approx(0.5 * np.log(4) + 0.25 * np.log(0.4)) and not same[0] and decided[0]
 
 
 def test_a_position_is_decided_by_the_references_lead_not_the_others():
