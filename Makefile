@@ -20,11 +20,14 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.peers.run
+	$(BIN)/python -m benchmarks.quality
 	$(BIN)/python -m benchmarks.planner_accuracy
 	$(BIN)/python -m benchmarks.serving.overhead
 	$(BIN)/python -m benchmarks.serving.warm
 	$(BIN)/python -m benchmarks.serving.stall
 	$(BIN)/python -m benchmarks.serving.soak
+	$(BIN)/python docs/regenerate.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/regenerate.py

@@ -31,16 +31,20 @@ def commit() -> str:
 
 
 class Others:
-    """How much of the machine's processor time other processes take from here on."""
+    """How much of the machine's processor time other processes take from here on.
 
-    def __init__(self) -> None:
+    ``workers`` are this process's own helpers: what their ``processor_s()`` counts is not other people's.
+    """
+
+    def __init__(self, workers=()) -> None:
+        self._workers = tuple(workers)
         self._busy, self._own, self._start = self._now()
 
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
+    def _now(self) -> tuple[float, float, float]:
         ticks = [int(x) for x in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
         own = os.times()
-        return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK"), own.user + own.system, time.perf_counter()
+        own_s = own.user + own.system + sum(w.processor_s() for w in self._workers)
+        return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
 
     def share(self) -> float:
         """Their share of all cores' time since the start, 0 to 1."""

@@ -5,7 +5,9 @@ import re
 import sys
 from pathlib import Path
 
-from planner_tables import accuracy_table, check_table, peers_table
+from peers_tables import newest, peers_table, quality_table
+from planner_tables import accuracy_table, check_table
+from planner_tables import peers_table as planner_peers_table
 from serving_tables import serving_table
 
 ROOT = Path(__file__).parents[1]
@@ -13,7 +15,9 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 
 def measured_table() -> str:
-    """The newest comparison with transformers in results/."""
+    """The newest comparison with all peers in results/, or with transformers alone where there is none."""
+    if newest("peers") is not None:
+        return peers_table("")
 
     def measured_at(path: Path) -> str:
         return json.loads(path.read_text())["machine"]["at"]
@@ -122,8 +126,9 @@ PARTS = {
     "docs/planner.md": {
         "planner-check": check_table,
         "planner-accuracy": accuracy_table,
-        "planner-peers": peers_table,
+        "planner-peers": planner_peers_table,
     },
+    "docs/peers.md": {"peers": peers_table, "quality": quality_table},
     "docs/devices.md": {"devices": devices},
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/serving.md": {"serving": serving_table},

@@ -1,0 +1,52 @@
+"""The comparison with other engines and the quality table, from results/."""
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+NOTHING = "*(no measurement yet: `make bench`)*"
+sys.path.insert(0, str(ROOT))  # the tables are the benchmarks' own
+
+
+def newest(what: str) -> tuple[dict, str] | None:
+    """The newest record of its kind, and its file's name."""
+    found = sorted(RESULTS.glob(f"*-{what}-[0-9]*.json"), key=lambda p: json.loads(p.read_text())["machine"]["at"])
+    found = [p for p in found if "planner" not in p.name]
+    return (json.loads(found[-1].read_text()), found[-1].name) if found else None
+
+
+def peers_table(root: str = "../") -> str:
+    """kvist's best row and the best peer's for each piece of work, and the plot. ``root``: the way to the top."""
+    from benchmarks.peers.plot import FILE
+    from benchmarks.peers.table import markdown
+
+    found = newest("peers")
+    if found is None:
+        return NOTHING
+    record, name = found
+    text = markdown(record, f"[JSON]({root}results/{name})")
+    place = f"{root}{FILE.relative_to(ROOT).as_posix()}"
+    return f"{text}\n\n![Decode speed against context]({place})" if FILE.exists() else text
+
+
+def quality_table() -> str:
+    """Every row of the quality harness."""
+    found = newest("quality")
+    if found is None:
+        return NOTHING
+    record, name = found
+    lines = ["| engine | mean KL | p99 KL | same best token, decided | required |", "|---|---|---|---|---|"]
+    for r in record["rows"]:
+        kept = ("; ".join(r["misses"]) or "kept") if r["ours"] else ""
+        side = f"**{r['side']}**" if r["ours"] else r["side"]
+        lines.append(f"| {side} | {r['kl_mean']:.6f} | {r['kl_p99']:.5f} | {r['top1']:.2%} | {kept} |")
+    first, machine = record["rows"][0], record["machine"]
+    lines += [
+        "",
+        f"{first['positions']:,} positions of {len(record['texts'])} texts, {first['decided']:,} of them decided:"
+        f" `{machine['command']}` on {machine['cpu']}, {machine['isa']}, commit {machine['commit']},"
+        f" [JSON](../results/{name}).",
+    ]
+    return "\n".join(lines)
