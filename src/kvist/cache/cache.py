@@ -15,7 +15,7 @@ from typing import Final
 
 from kvist.cache.answers import Admission, Drained, Match, TenantShare
 from kvist.cache.books import check_books
-from kvist.cache.counters import Counters, new_tally, snapshot
+from kvist.cache.counters import Counters, count_query, new_tally, snapshot
 from kvist.cache.evict.base import EvictPolicy
 from kvist.cache.evict.lru import Lru
 from kvist.cache.groups import rules_of
@@ -124,7 +124,9 @@ class Cache:
         self, tokens: Sequence[int], *, limit: int | None = None, salt: bytes = b"", extras: tuple[bytes, ...] = ()
     ) -> Match:
         """What ``admit`` with the same arguments would find. Changes nothing, not even the order of eviction."""
-        hit = self._find(tokens, limit, salt, extras) if self.reuse else OFF
+        hit = OFF
+        if self.reuse:
+            hit = self._tree.match(space_of(salt, extras), pack_tokens(tokens), _most(len(tokens), limit))
         return _answer(hit, take_of(hit, self._rules, self._span))
 
     def admit(
@@ -149,21 +151,23 @@ class Cache:
         """
         self._check_new(seq)
         reuse = reuse and self.reuse
-        hit = self._find(tokens, limit, salt, extras) if reuse else OFF
+        space, data, hit = space_of(salt, extras), b"", OFF
+        if reuse:
+            data = pack_tokens(tokens)
+            hit = self._tree.match(space, data, _most(len(tokens), limit))
         take = take_of(hit, self._rules, self._span)
         if take.copied_blocks and not (copies and take.fits(self._pool)):
             hit = shorten(hit, self._span, self._tree.bounded, "full" if copies else "limit")
             take = take_of(hit, self._rules, self._span)
-        space = space_of(salt, extras)
         tenancy = Tenancy(seq, space, self._shares.join(tenant), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
         self._tree.hit(hit.nodes, hit.tokens)
-        tenancy.ghost = hit.ghost
+        tenancy.ghost, tenancy.packed = hit.ghost, data
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
         match = _answer(hit, take)
-        self._count(len(tokens), match)
+        count_query(self._tally, len(tokens), match)
         return Admission(hit.tokens, match)
 
     def blocks_needed(self, seq: SeqId, end_tokens: int) -> int:
@@ -194,6 +198,7 @@ class Cache:
     def commit(self, seq: SeqId, tokens: Sequence[int], computed: int) -> None:
         """Positions ``[0, computed)`` of ``seq`` are written and accepted, with these ``tokens`` (drafts excluded).
 
+        They begin with those of ``admit``, as far as ``truncate`` left them.
         New whole spans become matchable; window groups let go of blocks that no later query reads.
         """
         tenancy = self._of(seq)
@@ -284,15 +289,10 @@ class Cache:
         if seq in self._seqs:
             raise StateError(f"sequence {seq} is admitted already", remedy="release it first")
 
-    def _find(self, tokens: Sequence[int], limit: int | None, salt: bytes, extras: tuple[bytes, ...]) -> Hit:
-        most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens)))
-        return self._tree.match(space_of(salt, extras), pack_tokens(tokens), most)
 
-    def _count(self, query_tokens: int, match: Match) -> None:
-        found = {"hits": match.cached_tokens > 0, "hit_tokens": match.cached_tokens, f"stopped_{match.reason}": 1}
-        found |= {"queries": 1, "query_tokens": query_tokens, "shared_blocks": match.shared_blocks}
-        for name, count in found.items():
-            self._tally[name] += count
+def _most(n_tokens: int, limit: int | None) -> int:
+    """Tokens that may be taken of a prompt of ``n_tokens``: by default all but the last."""
+    return max(0, n_tokens - 1 if limit is None else min(limit, n_tokens))
 
 
 def _answer(hit: Hit, take: Take) -> Match:
