@@ -27,7 +27,7 @@ THINKING = {
 }  # fmt: skip
 
 DOORS = {
-    "cache": {"cache", "keys", "evict.base", "evict.registry"},
+    "cache": {"bulk", "cache", "keys", "evict.base", "evict.registry"},
     "sched": {"scheduler", "request", "order.base", "order.registry", "pace"},
     "engine": {"engine", "ports", "metrics", "assemble", "event", "writing"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
@@ -42,7 +42,7 @@ DOORS = {
     "sim": {"run", "executor", "clock", "draws"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
-        "attention.base", "attention.registry", "attention.worklist", "ops.base", "ops.registry", "native_module",
+        "attention.base", "attention.registry", "attention.worklist", "books", "ops.base", "ops.registry", "native_module",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {

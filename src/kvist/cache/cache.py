@@ -15,11 +15,12 @@ from typing import Final
 
 from kvist.cache.answers import Admission, Drained, Match, TenantShare
 from kvist.cache.books import check_books
+from kvist.cache.bulk import PLAIN, Bulk, packed
 from kvist.cache.counters import Counters, count_query, new_tally, snapshot
 from kvist.cache.evict.base import EvictPolicy
 from kvist.cache.evict.lru import Lru
 from kvist.cache.groups import rules_of
-from kvist.cache.keys import pack_tokens, space_of
+from kvist.cache.keys import space_of
 from kvist.cache.ledger import Ledger
 from kvist.cache.match import Hit
 from kvist.cache.pool import Pool
@@ -44,7 +45,7 @@ class Cache:
 
     ``fingerprint`` roots the block keys (``keys.Fingerprint``). ``reuse=False`` matches and publishes nothing.
     ``weights`` say how much of a full pool a tenant may count on (``share.py``), 1 for those not named; ``BadValue``
-    unless all are above 0.
+    unless all are above 0. ``bulk`` works on many blocks at once (``bulk.py``).
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class Cache:
         reuse: bool = True,
         lifo: bool = False,
         weights: Mapping[str, float] | None = None,
+        bulk: Bulk = PLAIN,
     ) -> None:
         self._rules = rules_of(layout)
         self._span = layout.span_tokens
         self._tally = new_tally()
-        self._pool = Pool(blocks, lifo=lifo)
+        self._pool = Pool(blocks, lifo=lifo, bulk=bulk)
         kinds = [r.bounded for r in self._rules]
         queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
         self._shares = Shares(weights or {}, blocks)
@@ -126,7 +128,7 @@ class Cache:
         """What ``admit`` with the same arguments would find. Changes nothing, not even the order of eviction."""
         hit = OFF
         if self.reuse:
-            hit = self._tree.match(space_of(salt, extras), pack_tokens(tokens), _most(len(tokens), limit))
+            hit = self._tree.match(space_of(salt, extras), packed(self._pool.bulk, tokens), _most(len(tokens), limit))
         return _answer(hit, take_of(hit, self._rules, self._span))
 
     def admit(
@@ -153,7 +155,7 @@ class Cache:
         reuse = reuse and self.reuse
         space, data, hit = space_of(salt, extras), b"", OFF
         if reuse:
-            data = pack_tokens(tokens)
+            data = packed(self._pool.bulk, tokens)
             hit = self._tree.match(space, data, _most(len(tokens), limit))
         take = take_of(hit, self._rules, self._span)
         if take.copied_blocks and not (copies and take.fits(self._pool)):

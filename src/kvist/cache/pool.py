@@ -14,16 +14,13 @@ Every operation costs O(blocks named), never O(pool).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Final
 
+from kvist.cache.bulk import PLAIN, Bulk
 from kvist.cache.share import Share
 from kvist.errors import BadValue, PoolFull, StateError
 from kvist.ids import BlockId
 
-
-MANY_BLOCKS: Final = 16
-"""From so many on, blocks that are all alike are checked at the speed of C before they are changed in one go."""
 
 SPENT_BLOCKS: Final = 4096
 """Entries at the front of the free list that are handed out already, before they are cut off."""
@@ -36,12 +33,13 @@ class Pool:
     are the free blocks. ``treed`` is a list, not bytes, because the interpreter reads and writes lists fastest.
     """
 
-    __slots__ = ("_free", "_head", "_lifo", "cached", "payer", "pins", "refs", "total", "treed")
+    __slots__ = ("_free", "_head", "_lifo", "bulk", "cached", "payer", "pins", "refs", "total", "treed")
 
-    def __init__(self, blocks: int, *, lifo: bool = False) -> None:
+    def __init__(self, blocks: int, *, lifo: bool = False, bulk: Bulk = PLAIN) -> None:
         if blocks < 1:
             raise BadValue("blocks", blocks, "at least 1")
         self.total = blocks
+        self.bulk = bulk
         self.cached = 0
         self.refs = [0] * blocks
         self.treed = [0] * blocks
@@ -66,10 +64,8 @@ class Pool:
         if n_blocks > self.free:
             raise PoolFull(needed_blocks=n_blocks, available_blocks=self.free)
         blocks = self._pop(n_blocks)
-        refs, payer = self.refs, self.payer
-        for block in blocks:
-            refs[block] = 1
-            payer[block] = share
+        self.bulk.fill(self.refs, blocks, 1)
+        self.bulk.fill(self.payer, blocks, share)
         share.blocks += n_blocks
         return blocks
 
@@ -93,14 +89,11 @@ class Pool:
     def retain(self, blocks: Sequence[BlockId]) -> None:
         """One more reference each, no block twice. A free block cannot be retained."""
         refs, treed = self.refs, self.treed
-        if len(blocks) >= MANY_BLOCKS:
-            of = itemgetter(*blocks)
-            if of(refs).count(1) == of(treed).count(1) == len(blocks):
-                for block in blocks:
-                    refs[block] += 1
-                if of(refs).count(2) < len(blocks):
-                    raise StateError("a block is named twice")
-                self._recount(blocks, -1)
+        if blocks:
+            count, in_tree = refs[blocks[0]], treed[blocks[0]]
+            if count and self.bulk.swap(blocks, refs, treed, (count, in_tree), (count + 1, in_tree)):
+                if count == in_tree:
+                    self._recount(blocks, -1)
                 return
         woken: list[BlockId] = []
         for block in blocks:
@@ -119,15 +112,17 @@ class Pool:
         Raises ``StateError`` on a block that holds no reference but the tree's (double release).
         """
         refs, treed, free, payer = self.refs, self.treed, self._free, self.payer
-        if len(blocks) >= MANY_BLOCKS:
-            of = itemgetter(*blocks)
-            if of(refs).count(2) == of(treed).count(1) == len(blocks):
-                for block in blocks:
-                    refs[block] -= 1
-                if of(refs).count(1) < len(blocks):
-                    raise StateError("a block is released more often than it was taken")
-                self._recount(blocks, 1)
-                return blocks
+        if blocks:
+            count, in_tree = refs[blocks[0]] - 1, treed[blocks[0]]
+            if count >= in_tree and self.bulk.swap(blocks, refs, treed, (count + 1, in_tree), (count, in_tree)):
+                if count == 0:
+                    free += blocks
+                    for block in blocks:
+                        payer[block].blocks -= 1
+                elif count == in_tree:
+                    self._recount(blocks, 1)
+                    return blocks
+                return ()
         idle: list[BlockId] = []
         for block in blocks:
             count = refs[block] - 1
@@ -146,12 +141,12 @@ class Pool:
         """Blocks became cached (1) or stopped being so (-1)."""
         if blocks:
             self.cached += step * len(blocks)
-            payers = itemgetter(*blocks)(self.payer) if len(blocks) > 1 else (self.payer[blocks[0]],)
-            while payers:
-                share = payers[0]
-                count = payers.count(share)
-                share.cached += step * count
-                payers = () if count == len(payers) else tuple(p for p in payers if p is not share)
+            share = self.bulk.only(self.payer, blocks)
+            if share is not None:
+                share.cached += step * len(blocks)
+                return
+        for block in blocks:
+            self.payer[block].cached += step
 
     def pin(self, block: BlockId) -> None:
         """A reference that protects the source of a copy until the copy has been sent."""
@@ -178,12 +173,9 @@ class Pool:
     def enter_tree(self, blocks: Sequence[BlockId], share: Share) -> None:
         """The tree takes a reference to blocks that tables hold; from now on they are ``share``'s."""
         refs, treed, payer = self.refs, self.treed, self.payer
-        if len(blocks) >= MANY_BLOCKS:
-            of = itemgetter(*blocks)
-            if of(refs).count(1) == of(treed).count(0) == of(payer).count(share) == len(blocks):
-                for block in blocks:
-                    treed[block] = 1
-                    refs[block] = 2
+        if blocks and self.bulk.only(payer, blocks) is share:
+            count = refs[blocks[0]]
+            if count and self.bulk.swap(blocks, refs, treed, (count, 0), (count + 1, 1)):
                 return
         for block in blocks:
             if treed[block] or refs[block] < 1:
@@ -199,6 +191,9 @@ class Pool:
         """The tree lets go of blocks of ``share``. Those nobody else holds become free; says how many did."""
         refs, treed, free = self.refs, self.treed, self._free
         before = len(free)
+        if blocks and self.bulk.swap(blocks, refs, treed, (1, 1), (0, 0)):
+            free += blocks
+            blocks = ()
         for block in blocks:
             if not treed[block]:
                 raise StateError(f"block {block} is not in the tree")
