@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class Inputs:
     def logit_row(self, chunk: int, offset: int) -> int:
         """Row of the logits that answers for token ``offset`` of a chunk."""
         rows = self.rows[chunk]
+        if len(rows) == 1 and rows[0] == offset:
+            return self.logit_base[chunk]
         at = int(np.searchsorted(rows, offset))
         assert at < len(rows) and rows[at] == offset, "a sample refers to a row whose logits were not asked for"
         return self.logit_base[chunk] + at
@@ -36,7 +39,8 @@ def wanted_rows(chunk: Chunk) -> np.ndarray:
     """Offsets whose logits are needed: all of them for prompt log-probabilities, else what the plan says."""
     if chunk.prompt_logprobs is not None:
         return np.arange(len(chunk.tokens), dtype=np.int32)
-    return np.array(sorted(chunk.logit_rows), dtype=np.int32)
+    wanted = chunk.logit_rows
+    return np.array(wanted if len(wanted) < 2 else sorted(wanted), dtype=np.int32)
 
 
 def build_inputs(layout: CacheLayout, chunks: tuple[Chunk, ...], tables: Tables) -> Inputs:
@@ -52,5 +56,5 @@ def build_inputs(layout: CacheLayout, chunks: tuple[Chunk, ...], tables: Tables)
         )
         for c, wanted in zip(chunks, rows, strict=True)
     ]
-    base = np.concatenate([[0], np.cumsum([len(r) for r in rows])])
-    return Inputs(build_batch(layout, sequences), tuple(int(b) for b in base[:-1]), rows)
+    base = tuple(accumulate((len(r) for r in rows[:-1]), initial=0))
+    return Inputs(build_batch(layout, sequences), base, rows)
