@@ -135,9 +135,13 @@ def cut(
     start, n = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     if not len(n) or n.min() < 1:
         raise StateError("a work list needs at least one sequence, and every sequence at least one row")
-    end = start + n
     if not retention.sinks and n.max() == 1:
         return _cut_single(start, retention, tokens_per_block)
+    return _cut_any(start, n, retention, tokens_per_block)
+
+
+def _cut_any(start: np.ndarray, n: np.ndarray, retention: Retention, tokens_per_block: int) -> Cuts:
+    end = start + n
     grid = _Grid(-(-retention.sinks // tokens_per_block) * tokens_per_block)
     needed = _first_needed(retention, start)
     sink_parts = np.minimum(grid.sink_parts, grid.part_of(end - 1) + 1)
