@@ -27,7 +27,7 @@ THINKING = {
 }  # fmt: skip
 
 DOORS = {
-    "cache": {"cache", "keys", "evict.base", "evict.registry"},
+    "cache": {"bulk", "cache", "keys", "evict.base", "evict.registry"},
     "sched": {"scheduler", "request", "order.base", "order.registry", "pace"},
     "engine": {"engine", "ports", "metrics", "assemble", "event", "writing"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
@@ -42,8 +42,8 @@ DOORS = {
     "sim": {"run", "executor", "clock", "draws"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
-        "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "matrix", "native_module",
-        "ops.base", "ops.registry", "packing", "program",
+        "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books", "matrix",
+        "native_module", "ops.base", "ops.registry", "packing", "program",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {

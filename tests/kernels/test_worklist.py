@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvist.errors import StateError
-from kvist.kernels.attention.worklist import build
+from kvist.kernels.attention.worklist import _cut_any, _cut_single, build
 from kvist.spec.layer import Retention
 from kvist.spec.layout import CELL_TOKENS
 
@@ -191,3 +191,22 @@ def test_building_is_quick(name, sequences, start, length, limit_us):
         build(tables, [start] * sequences, [length] * sequences, Retention(), 32)
         best = min(best, time.perf_counter() - begin)
     assert best * 1e6 < 2 * limit_us
+
+
+@pytest.mark.parametrize("retention", [Retention(), Retention(window_tokens=700), Retention(chunk_tokens=1024)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_row_a_sequence_is_cut_as_any_rows_are(retention: Retention, shared: bool) -> None:
+    """The short way for steps that only continue gives the list of the long way, entry by entry."""
+    rng = np.random.default_rng(7)
+    for n, block_tokens in ((1, 16), (2, 32), (5, 64), (40, 16)):
+        starts = rng.integers(0, 3000, n)
+        tables = [np.arange(-(-3001 // block_tokens), dtype=np.int32) + 1000 * s for s in range(n)]
+        if shared:
+            for table in tables:
+                table[: 1024 // block_tokens] = tables[0][: 1024 // block_tokens]
+        short = _cut_single(starts, retention, block_tokens).fill(tables)
+        long = _cut_any(starts, np.ones_like(starts), retention, block_tokens).fill(tables)
+        for name in type(short).__dataclass_fields__:
+            ours, theirs = getattr(short, name), getattr(long, name)
+            assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist(), name
+        check(short, tables, starts.tolist(), [1] * n, retention, block_tokens)

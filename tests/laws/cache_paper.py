@@ -189,6 +189,8 @@ class Live:
     tokens: list[int]
     planned: int
     """End of what is in flight or committed."""
+    given: int
+    """The first tokens, that its admission named: no drafts."""
     reuse: bool = True
     era: int = 0
     hist: list[int] = field(default_factory=list)
@@ -245,7 +247,7 @@ class Driver:
         assert got.cached_tokens == got.match.cached_tokens == cache.computed(seq)
         assert got.cached_tokens == seen.cached_tokens or got.match.reason in ("full", "limit", "off")
         reused = reuse and cache.reuse
-        self.live[seq] = Live(seq, space_of(salt, extras), tokens, got.cached_tokens, reused)
+        self.live[seq] = Live(seq, space_of(salt, extras), tokens, got.cached_tokens, len(tokens), reused)
         self.note("hit" if got.cached_tokens else "miss")
         if got.match.copied_blocks:
             self.note("partial hit")
@@ -335,10 +337,11 @@ class Driver:
                 continue
             computed = self.cache.computed(live.seq)
             if id(live) not in later and self.rng.random() < 0.3 and end - computed > 1:
-                end = self.rng.randint(computed + 1, end)
-                live.tokens[end:] = [(t + 1) % 3 for t in live.tokens[end:]]
-                live.planned = end
-                self.note("rejected drafts")
+                kept = max(self.rng.randint(computed + 1, end), live.given)
+                if kept <= end:
+                    live.tokens[kept:] = [(t + 1) % 3 for t in live.tokens[kept:]]
+                    live.planned = end = kept
+                    self.note("rejected drafts")
             self.cache.commit(live.seq, live.tokens, end)
         ledger = self.cache._ledger
         if not (self.flights or ledger._copies or ledger._changed):
@@ -364,7 +367,7 @@ class Driver:
             self.note("truncate refused")
             return
         live.tokens = live.tokens[:end] + [self.rng.randrange(3)]
-        live.planned, live.era = end, live.era + 1
+        live.planned, live.era, live.given = end, live.era + 1, min(live.given, end)
         self.note("truncate")
 
     def fork(self) -> None:
@@ -380,7 +383,7 @@ class Driver:
             assert self.books() == before
             return
         tokens = live.tokens[:computed] + [self.rng.randrange(3)]
-        self.live[child] = Live(child, live.space, tokens, computed, live.reuse)
+        self.live[child] = Live(child, live.space, tokens, computed, computed, live.reuse)
         self.note("fork")
 
     def release(self) -> None:
@@ -402,7 +405,7 @@ class Driver:
         salt, extras = live.space
         tenant = self.tenants.choice("abcd")
         got = self.cache.admit(live.seq, live.tokens, salt=salt, extras=extras, reuse=live.reuse, tenant=tenant)
-        live.planned = got.cached_tokens
+        live.planned, live.given = got.cached_tokens, len(live.tokens)
         self.note("resumed")
 
     def gulp(self) -> None:

@@ -15,11 +15,12 @@ from typing import Final
 
 from kvist.cache.answers import Admission, Drained, Match, TenantShare
 from kvist.cache.books import check_books
-from kvist.cache.counters import Counters, new_tally, snapshot
+from kvist.cache.bulk import PLAIN, Bulk, packed
+from kvist.cache.counters import Counters, count_query, new_tally, snapshot
 from kvist.cache.evict.base import EvictPolicy
 from kvist.cache.evict.lru import Lru
 from kvist.cache.groups import rules_of
-from kvist.cache.keys import pack_tokens, space_of
+from kvist.cache.keys import space_of
 from kvist.cache.ledger import Ledger
 from kvist.cache.match import Hit
 from kvist.cache.pool import Pool
@@ -44,7 +45,7 @@ class Cache:
 
     ``fingerprint`` roots the block keys (``keys.Fingerprint``). ``reuse=False`` matches and publishes nothing.
     ``weights`` say how much of a full pool a tenant may count on (``share.py``), 1 for those not named; ``BadValue``
-    unless all are above 0.
+    unless all are above 0. ``bulk`` works on many blocks at once (``bulk.py``).
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class Cache:
         reuse: bool = True,
         lifo: bool = False,
         weights: Mapping[str, float] | None = None,
+        bulk: Bulk = PLAIN,
     ) -> None:
         self._rules = rules_of(layout)
         self._span = layout.span_tokens
         self._tally = new_tally()
-        self._pool = Pool(blocks, lifo=lifo)
+        self._pool = Pool(blocks, lifo=lifo, bulk=bulk)
         kinds = [r.bounded for r in self._rules]
         queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
         self._shares = Shares(weights or {}, blocks)
@@ -124,7 +126,9 @@ class Cache:
         self, tokens: Sequence[int], *, limit: int | None = None, salt: bytes = b"", extras: tuple[bytes, ...] = ()
     ) -> Match:
         """What ``admit`` with the same arguments would find. Changes nothing, not even the order of eviction."""
-        hit = self._find(tokens, limit, salt, extras) if self.reuse else OFF
+        hit = OFF
+        if self.reuse:
+            hit = self._tree.match(space_of(salt, extras), packed(self._pool.bulk, tokens), _most(len(tokens), limit))
         return _answer(hit, take_of(hit, self._rules, self._span))
 
     def admit(
@@ -149,21 +153,23 @@ class Cache:
         """
         self._check_new(seq)
         reuse = reuse and self.reuse
-        hit = self._find(tokens, limit, salt, extras) if reuse else OFF
+        space, data, hit = space_of(salt, extras), b"", OFF
+        if reuse:
+            data = packed(self._pool.bulk, tokens)
+            hit = self._tree.match(space, data, _most(len(tokens), limit))
         take = take_of(hit, self._rules, self._span)
         if take.copied_blocks and not (copies and take.fits(self._pool)):
             hit = shorten(hit, self._span, self._tree.bounded, "full" if copies else "limit")
             take = take_of(hit, self._rules, self._span)
-        space = space_of(salt, extras)
         tenancy = Tenancy(seq, space, self._shares.join(tenant), self._rules, self._span, reuse=reuse)
         base = tenancy.base(hit.tokens)
         tenancy.stand(next((n for n in reversed(hit.nodes) if n.start < base), None), base)
         self._tree.hit(hit.nodes, hit.tokens, hit.ghost)
-        tenancy.ghost = hit.ghost
+        tenancy.ghost, tenancy.packed = hit.ghost, data
         self._ledger.seat(tenancy, take)
         self._seqs[tenancy.seq] = tenancy
         match = _answer(hit, take)
-        self._count(len(tokens), match)
+        count_query(self._tally, len(tokens), match)
         return Admission(hit.tokens, match)
 
     def blocks_needed(self, seq: SeqId, end_tokens: int) -> int:
@@ -194,6 +200,7 @@ class Cache:
     def commit(self, seq: SeqId, tokens: Sequence[int], computed: int) -> None:
         """Positions ``[0, computed)`` of ``seq`` are written and accepted, with these ``tokens`` (drafts excluded).
 
+        They begin with those of ``admit``, as far as ``truncate`` left them.
         New whole spans become matchable; window groups let go of blocks that no later query reads.
         """
         tenancy = self._of(seq)
@@ -284,15 +291,10 @@ class Cache:
         if seq in self._seqs:
             raise StateError(f"sequence {seq} is admitted already", remedy="release it first")
 
-    def _find(self, tokens: Sequence[int], limit: int | None, salt: bytes, extras: tuple[bytes, ...]) -> Hit:
-        most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens)))
-        return self._tree.match(space_of(salt, extras), pack_tokens(tokens), most)
 
-    def _count(self, query_tokens: int, match: Match) -> None:
-        found = {"hits": match.cached_tokens > 0, "hit_tokens": match.cached_tokens, f"stopped_{match.reason}": 1}
-        found |= {"queries": 1, "query_tokens": query_tokens, "shared_blocks": match.shared_blocks}
-        for name, count in found.items():
-            self._tally[name] += count
+def _most(n_tokens: int, limit: int | None) -> int:
+    """Tokens that may be taken of a prompt of ``n_tokens``: by default all but the last."""
+    return max(0, n_tokens - 1 if limit is None else min(limit, n_tokens))
 
 
 def _answer(hit: Hit, take: Take) -> Match:

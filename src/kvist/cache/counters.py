@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from kvist.cache.answers import Match
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -59,3 +61,13 @@ def new_tally() -> Tally:
 def snapshot(tally: Tally) -> Counters:
     """Freeze the totals of this moment."""
     return Counters(**tally)
+
+
+def count_query(tally: Tally, query_tokens: int, match: Match) -> None:
+    """One admission and what it found."""
+    tally["queries"] += 1
+    tally["query_tokens"] += query_tokens
+    tally["hits"] += match.cached_tokens > 0
+    tally["hit_tokens"] += match.cached_tokens
+    tally["shared_blocks"] += match.shared_blocks
+    tally["stopped_" + match.reason] += 1

@@ -8,8 +8,9 @@ different inputs feed the same bytes to the hash.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -27,9 +28,15 @@ Space = tuple[bytes, tuple[bytes, ...]]
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """Tokens as little-endian int32, the form in which the tree keeps and compares them."""
     try:
-        return struct.pack(f"<{len(tokens)}i", *tokens)
+        return _packer(len(tokens))(*tokens)
     except struct.error as error:
         raise BadValue("tokens", "...", "token ids that fit in 32 bits", remedy=str(error)) from None
+
+
+@lru_cache(maxsize=256)
+def _packer(n_tokens: int) -> Callable[..., bytes]:
+    """Made once for a length: nearly twice as fast as ``struct.pack`` with a format."""
+    return struct.Struct(f"<{n_tokens}i").pack
 
 
 def space_of(salt: bytes, extras: tuple[bytes, ...]) -> Space:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from kvist.cache.answers import Drained
 from kvist.cache.counters import Tally
@@ -28,7 +29,7 @@ class Ledger:
         self._tree = tree
         self._tally = tally
         self._changed: dict[SeqId, Tenancy] = {}
-        self._fresh: dict[BlockId, None] = {}
+        self._fresh: list[list[BlockId]] = []
         self._copies: list[BlockCopy] = []
 
     def allocate(self, n_blocks: int, share: Share) -> list[BlockId]:
@@ -44,7 +45,8 @@ class Ledger:
             evict(self._tree, n_blocks - pool.free)
             share.blocks -= n_blocks
         blocks = pool.allocate(n_blocks, share)
-        self._fresh.update(dict.fromkeys(blocks))
+        if blocks:
+            self._fresh.append(blocks)
         return blocks
 
     def release(self, table: BlockTable, blocks: Sequence[BlockId]) -> None:
@@ -52,7 +54,7 @@ class Ledger:
 
         Copies into blocks that are free now will not be sent: an admission that was taken back leaves no trace.
         """
-        idle = self._pool.release(reversed(blocks))
+        idle = self._pool.release(blocks[::-1])
         if idle:
             bounded = self._tree.rules[table.group].bounded
             self._tree.idle(idle, bounded=bounded, full=not bounded)
@@ -76,7 +78,7 @@ class Ledger:
         """Give a new sequence what it takes: references first, so that making room cannot evict them."""
         pool = self._pool
         for ids in take.shared:
-            pool.retain([b for b in ids if b != NULL_BLOCK])
+            pool.retain([b for b in ids if b != NULL_BLOCK] if NULL_BLOCK in ids else ids)
         for block in (b for ids in take.sources for b in ids if b != NULL_BLOCK):
             pool.pin(block)
         fresh = iter(self.allocate(take.copied_blocks, tenancy.share))
@@ -103,9 +105,11 @@ class Ledger:
     def drain(self) -> Drained:
         """Everything since the last call. Sources of copies are unprotected from here on."""
         changes = [table.diff() for tenancy in self._changed.values() for table in tenancy.tables]
-        drained = Drained(tuple(self._fresh), tuple(c for c in changes if c is not None), tuple(self._copies))
+        fresh = self._fresh  # a block that was given back and taken again is named once
+        once = tuple(fresh[0]) if len(fresh) == 1 else tuple(dict.fromkeys(chain.from_iterable(fresh)))
+        drained = Drained(once, tuple(c for c in changes if c is not None), tuple(self._copies))
         self._changed.clear()
-        self._fresh.clear()
+        fresh.clear()
         self._copies.clear()
         self._unpin(drained.copies)
         self._tally["copied_blocks"] += len(drained.copies)

@@ -13,76 +13,116 @@ Every operation costs O(blocks named), never O(pool).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
 
+from kvist.cache.bulk import PLAIN, Bulk
 from kvist.cache.share import Share
 from kvist.errors import BadValue, PoolFull, StateError
 from kvist.ids import BlockId
 
 
+SPENT_BLOCKS: Final = 4096
+"""Entries at the front of the free list that are handed out already, before they are cut off."""
+
+
 class Pool:
     """The books of all blocks. Owner: ``Cache``. ``refs`` and ``treed`` may be read, not written, by others.
 
-    ``lifo`` hands out the block freed last first (warm memory); otherwise the one free for longest.
+    ``lifo`` hands out the block freed last first (warm memory); otherwise the one free for longest. ``_free[_head:]``
+    are the free blocks. ``treed`` is a list, not bytes, because the interpreter reads and writes lists fastest.
     """
 
-    __slots__ = ("_free", "_lifo", "cached", "payer", "pins", "refs", "total", "treed")
+    __slots__ = ("_free", "_head", "_lifo", "bulk", "cached", "payer", "pins", "refs", "total", "treed")
 
-    def __init__(self, blocks: int, *, lifo: bool = False) -> None:
+    def __init__(self, blocks: int, *, lifo: bool = False, bulk: Bulk = PLAIN) -> None:
         if blocks < 1:
             raise BadValue("blocks", blocks, "at least 1")
         self.total = blocks
+        self.bulk = bulk
         self.cached = 0
         self.refs = [0] * blocks
-        self.treed = bytearray(blocks)
+        self.treed = [0] * blocks
         self.pins: dict[BlockId, int] = {}
         self.payer = [Share("")] * blocks
         self._lifo = lifo
-        self._free = deque(map(BlockId, range(blocks - 1, -1, -1) if lifo else range(blocks)))
+        self._free = list(map(BlockId, range(blocks - 1, -1, -1) if lifo else range(blocks)))
+        self._head = 0
 
     @property
     def free(self) -> int:
         """Blocks nobody refers to."""
-        return len(self._free)
+        return len(self._free) - self._head
 
     @property
     def live(self) -> int:
         """Blocks that a table or a pending copy refers to."""
-        return self.total - len(self._free) - self.cached
+        return self.total - self.free - self.cached
 
     def allocate(self, n_blocks: int, share: Share) -> list[BlockId]:
         """Take ``n_blocks`` free blocks, each with one reference, for a tenant. ``PoolFull`` changes nothing."""
-        free = self._free
-        if n_blocks > len(free):
-            raise PoolFull(needed_blocks=n_blocks, available_blocks=len(free))
-        take = free.pop if self._lifo else free.popleft
-        blocks = [take() for _ in range(n_blocks)]
-        refs, payer = self.refs, self.payer
-        for block in blocks:
-            refs[block] = 1
-            payer[block] = share
+        if n_blocks > self.free:
+            raise PoolFull(needed_blocks=n_blocks, available_blocks=self.free)
+        blocks = self._pop(n_blocks)
+        self.bulk.fill(self.refs, blocks, 1)
+        self.bulk.fill(self.payer, blocks, share)
         share.blocks += n_blocks
         return blocks
 
-    def retain(self, blocks: Iterable[BlockId]) -> None:
-        """One more reference each. A free block cannot be retained."""
-        refs, treed, payer = self.refs, self.treed, self.payer
+    def _pop(self, n_blocks: int) -> list[BlockId]:
+        """The next of the free list."""
+        free = self._free
+        if self._lifo:
+            first = len(free) - n_blocks
+            blocks = free[first:]
+            del free[first:]
+            blocks.reverse()
+            return blocks
+        head = self._head
+        blocks = free[head : head + n_blocks]
+        self._head = head = head + n_blocks
+        if head > SPENT_BLOCKS and head * 2 > len(free):
+            del free[:head]
+            self._head = 0
+        return blocks
+
+    def retain(self, blocks: Sequence[BlockId]) -> None:
+        """One more reference each, no block twice. A free block cannot be retained."""
+        refs, treed = self.refs, self.treed
+        if blocks:
+            count, in_tree = refs[blocks[0]], treed[blocks[0]]
+            if count and self.bulk.swap(blocks, refs, treed, (count, in_tree), (count + 1, in_tree)):
+                if count == in_tree:
+                    self._recount(blocks, -1)
+                return
+        woken: list[BlockId] = []
         for block in blocks:
             count = refs[block]
             if count == 1:
-                self.cached -= treed[block]
-                payer[block].cached -= treed[block]
+                if treed[block]:
+                    woken.append(block)
             elif count < 1:
                 raise StateError(f"block {block} is free and cannot be retained")
             refs[block] = count + 1
+        self._recount(woken, -1)
 
-    def release(self, blocks: Iterable[BlockId]) -> list[BlockId]:
-        """One reference less each. Gives back those that just became *cached*; others at zero become free.
+    def release(self, blocks: Sequence[BlockId]) -> Sequence[BlockId]:
+        """One reference less each, no block twice. Gives back those that just became *cached*; others at zero become free.
 
         Raises ``StateError`` on a block that holds no reference but the tree's (double release).
         """
         refs, treed, free, payer = self.refs, self.treed, self._free, self.payer
+        if blocks:
+            count, in_tree = refs[blocks[0]] - 1, treed[blocks[0]]
+            if count >= in_tree and self.bulk.swap(blocks, refs, treed, (count + 1, in_tree), (count, in_tree)):
+                if count == 0:
+                    free += blocks
+                    for block in blocks:
+                        payer[block].blocks -= 1
+                elif count == in_tree:
+                    self._recount(blocks, 1)
+                    return blocks
+                return ()
         idle: list[BlockId] = []
         for block in blocks:
             count = refs[block] - 1
@@ -94,9 +134,19 @@ class Pool:
                 payer[block].blocks -= 1
             elif count == 1 and treed[block]:
                 idle.append(block)
-                payer[block].cached += 1
-        self.cached += len(idle)
+        self._recount(idle, 1)
         return idle
+
+    def _recount(self, blocks: Sequence[BlockId], step: int) -> None:
+        """Blocks became cached (1) or stopped being so (-1)."""
+        if blocks:
+            self.cached += step * len(blocks)
+            share = self.bulk.only(self.payer, blocks)
+            if share is not None:
+                share.cached += step * len(blocks)
+                return
+        for block in blocks:
+            self.payer[block].cached += step
 
     def pin(self, block: BlockId) -> None:
         """A reference that protects the source of a copy until the copy has been sent."""
@@ -120,9 +170,13 @@ class Pool:
         """True when the one table that may ask is not the block's only reader: it must not be written."""
         return self.treed[block] == 1 or self.refs[block] - self.pins.get(block, 0) > 1
 
-    def enter_tree(self, blocks: Iterable[BlockId], share: Share) -> None:
+    def enter_tree(self, blocks: Sequence[BlockId], share: Share) -> None:
         """The tree takes a reference to blocks that tables hold; from now on they are ``share``'s."""
         refs, treed, payer = self.refs, self.treed, self.payer
+        if blocks and self.bulk.only(payer, blocks) is share:
+            count = refs[blocks[0]]
+            if count and self.bulk.swap(blocks, refs, treed, (count, 0), (count + 1, 1)):
+                return
         for block in blocks:
             if treed[block] or refs[block] < 1:
                 raise StateError(f"block {block} is free or in the tree already")
@@ -133,16 +187,20 @@ class Pool:
                 payer[block] = share
                 share.blocks += 1
 
-    def leave_tree(self, blocks: Iterable[BlockId], share: Share) -> int:
+    def leave_tree(self, blocks: Sequence[BlockId], share: Share) -> int:
         """The tree lets go of blocks of ``share``. Those nobody else holds become free; says how many did."""
         refs, treed, free = self.refs, self.treed, self._free
         before = len(free)
+        if blocks and self.bulk.swap(blocks, refs, treed, (1, 1), (0, 0)):
+            free += blocks
+            blocks = ()
         for block in blocks:
             if not treed[block]:
                 raise StateError(f"block {block} is not in the tree")
             treed[block] = 0
-            refs[block] -= 1
-            if refs[block] == 0:
+            count = refs[block] - 1
+            refs[block] = count
+            if count == 0:
                 free.append(block)
         freed = len(free) - before
         self.cached -= freed
@@ -152,8 +210,8 @@ class Pool:
 
     def check(self) -> None:
         """The books agree with a recount. O(pool), for tests."""
-        free = set(self._free)
-        assert len(free) == len(self._free), "a block is twice in the free list"
+        free = set(self._free[self._head :])
+        assert len(free) == self.free, "a block is twice in the free list"
         assert all((self.refs[b] == 0) == (b in free) for b in range(self.total)), "free list and references differ"
         assert all(self.refs[b] >= self.treed[b] + self.pins.get(BlockId(b), 0) for b in range(self.total))
         cached = sum(1 for b in range(self.total) if self.treed[b] and self.refs[b] == 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvist.cache.keys import pack_tokens
 from kvist.cache.tenancy import Tenancy
 from kvist.cache.tree import Tree
 
@@ -22,10 +21,10 @@ def publish(tree: Tree, tenancy: Tenancy, tokens: Sequence[int], *, tail: bool =
         return
     ids = [table.ids for table in tenancy.tables]
     node = node or tree.root(tenancy.space, tenancy.share)
-    node = tree.insert(node, start, pack_tokens(tokens[start:end]), ids, tenancy.ghost)
+    node = tree.insert(node, start, tenancy.pack(tokens, start, end), ids, tenancy.ghost)
     tenancy.private_from = max(tenancy.private_from, end)
     tenancy.stand(node, end)
     if tail and computed > end:
-        node = tree.insert_tail(node, end, pack_tokens(tokens[end:computed]), ids)
+        node = tree.insert_tail(node, end, tenancy.pack(tokens, end, computed), ids)
     tree.touch(node)
     tree.prune(node)

@@ -141,8 +141,10 @@ def _survey(tree: Tree, node: Node, low: int, high: int) -> tuple[bool, int]:
     pool, refs = tree.pool, tree.pool.refs
     held, loose = False, 0
     for rule in tree.rules:
-        part = [b for b in node.blocks[rule.id][low * rule.per_span : high * rule.per_span] if b != NULL_BLOCK]
-        alone = [refs[b] for b in part].count(1)
+        part = node.blocks[rule.id][low * rule.per_span : high * rule.per_span]
+        if node.holes:
+            part = [b for b in part if b != NULL_BLOCK]
+        alone = pool.bulk.count(refs, part, 1) if part else 0
         loose += alone
         if alone < len(part) and not (rule.bounded and tree.full):
             held = held or any(pool.held(b) for b in part)

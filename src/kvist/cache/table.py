@@ -48,7 +48,9 @@ class BlockTable:
 
     def truncate(self, n_blocks: int) -> list[BlockId]:
         """Cut to ``n_blocks`` entries; gives back the real blocks cut off."""
-        cut = [b for b in self.ids[n_blocks:] if b != NULL_BLOCK]
+        cut = self.ids[n_blocks:]
+        if self.null_to > max(self.sink_end, n_blocks):
+            cut = [b for b in cut if b != NULL_BLOCK]
         del self.ids[n_blocks:]
         self._keep = min(self._keep, n_blocks)
         self.null_to = max(self.sink_end, min(self.null_to, n_blocks))

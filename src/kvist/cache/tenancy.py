@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvist.cache.ghosts import Ghost
 from kvist.cache.groups import GroupRule
-from kvist.cache.keys import Space
-from kvist.cache.node import Node
+from kvist.cache.keys import Space, pack_tokens
+from kvist.cache.node import TOKEN_BYTES, Node
 from kvist.cache.pool import Pool
 from kvist.cache.share import Share
 from kvist.cache.table import BlockTable
@@ -28,12 +30,13 @@ class Tenancy:
 
     ``next_event`` is the smallest committed length at which anything but ``computed`` changes. ``node`` is trusted
     while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's, ``ghost`` what was
-    remembered of its prompt's evicted run at admission.
+    remembered of its prompt's evicted run at admission. ``packed`` are the prompt's tokens as the tree keeps them, as far
+    as nothing was cut.
     """
 
     __slots__ = (
-        "computed", "covered", "ghost", "next_event", "node", "node_cuts", "private_from", "published", "reuse",
-        "rules", "seq", "share", "space", "span_tokens", "tables",
+        "computed", "covered", "ghost", "next_event", "node", "node_cuts", "packed", "private_from", "published",
+        "reuse", "rules", "seq", "share", "space", "span_tokens", "tables",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +52,7 @@ class Tenancy:
         self.computed = self.covered = self.published = self.private_from = self.next_event = 0
         self.node: Node | None = None
         self.ghost: Ghost | None = None
+        self.packed = b""
         self.node_cuts = 0
 
     def base(self, n_tokens: int) -> int:
@@ -108,8 +112,15 @@ class Tenancy:
         base = self.base(end_tokens)
         self.computed = min(self.computed, end_tokens)
         self.published = min(self.published, base)
+        self.packed = self.packed[: end_tokens * TOKEN_BYTES]
         if base == end_tokens:
             self.private_from = min(self.private_from, base)
+
+    def pack(self, tokens: Sequence[int], start: int, end: int) -> bytes:
+        """Tokens ``[start, end)`` as the tree keeps them; what was packed at admission is not packed again."""
+        data = self.packed[start * TOKEN_BYTES : end * TOKEN_BYTES]
+        known = start + len(data) // TOKEN_BYTES
+        return data if known == end else data + pack_tokens(tokens[known:end])
 
     def stand(self, node: Node | None, published: int) -> None:
         """Remember where in the tree the published part ends."""

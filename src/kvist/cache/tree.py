@@ -8,7 +8,7 @@ Every ancestor of a cached full-group block is cached: full groups have no tombs
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvist.cache.chain import key_of
@@ -172,13 +172,11 @@ class Tree:
     def _keep(self, node: Node, part: Sequence[BlockId]) -> None:
         """The tree takes a reference to the blocks of ``part`` on behalf of ``node``."""
         real = part
-        if NULL_BLOCK in part:
+        if self.bounded and NULL_BLOCK in part:
             real = [b for b in part if b != NULL_BLOCK]
             node.holes += len(part) - len(real)
         self.pool.enter_tree(real, node.share)
-        owner = self.owner
-        for block in real:
-            owner[block] = node
+        self.pool.bulk.fill(self.owner, real, node)
         self.tally["inserted_blocks"] += len(real)
 
     def _meet(self, node: Node, at: int, n_tokens: int, ids: Tables) -> None:
@@ -254,7 +252,8 @@ class Tree:
         for rule in self.rules:
             gone += node.blocks[rule.id][tokens // rule.tokens :]
             del node.blocks[rule.id][tokens // rule.tokens :]
-        real = [b for b in reversed(gone) if b != NULL_BLOCK]
+        gone.reverse()
+        real = [b for b in gone if b != NULL_BLOCK] if node.holes else gone
         node.holes -= len(gone) - len(real)
         return self._drop(node, real)
 
@@ -283,9 +282,11 @@ class Tree:
                 return
             node = parent
 
-    def idle(self, blocks: Iterable[BlockId], *, bounded: bool, full: bool) -> None:
+    def idle(self, blocks: Sequence[BlockId], *, bounded: bool, full: bool) -> None:
         """Blocks (of bounded groups, of full groups) that no sequence holds any more: their nodes can be evicted."""
         last = None
+        if blocks and self.pool.bulk.only(self.owner, blocks):
+            blocks = blocks[:1]
         for block in blocks:
             node = self.owner[block]
             if node is not None and node is not last:
@@ -293,8 +294,7 @@ class Tree:
                 last = node
 
     def _drop(self, node: Node, blocks: Sequence[BlockId]) -> int:
-        for block in blocks:
-            self.owner[block] = None
+        self.pool.bulk.fill(self.owner, blocks, None)
         freed = self.pool.leave_tree(blocks, node.share)
         self.tally["detached_blocks"] += len(blocks) - freed
         return freed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvist.cache.bulk import PLAIN, Bulk
 from kvist.cache.cache import Cache
 from kvist.cache.evict.registry import load as load_evict
 from kvist.config import EngineConfig
@@ -21,11 +22,13 @@ def assemble(
     *,
     context_tokens: int,
     fingerprint: bytes = b"",
+    bulk: Bulk | None = None,
 ) -> Engine:
     """An engine over ``config.cache.pool_blocks(layout.block_bytes)`` blocks; the executor's store has as many.
 
     ``context_tokens`` is the model's; the config may ask for less, not for more (``BadValue``). ``fingerprint`` roots
-    the cache's keys in everything that decides what a block's bytes mean.
+    the cache's keys in everything that decides what a block's bytes mean. ``bulk`` is how the cache works on many blocks
+    at once (None: plainly).
     """
     sched = config.sched
     context = context_tokens if sched.context_tokens is None else sched.context_tokens
@@ -38,6 +41,7 @@ def assemble(
         policy=load_evict(config.cache.evict),
         reuse=config.cache.reuse,
         weights=dict(sched.weights),
+        bulk=bulk or PLAIN,
     )
     scheduler = Scheduler(
         cache,

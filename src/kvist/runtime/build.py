@@ -15,6 +15,7 @@ from kvist.config import EngineConfig
 from kvist.engine.assemble import assemble
 from kvist.engine.engine import Engine
 from kvist.errors import BadValue, ModelError
+from kvist.kernels import books
 from kvist.kernels.attention import registry as attention_shelf
 from kvist.kernels.attention.base import AttentionKernel
 from kvist.kernels.ops import registry as ops_shelf
@@ -176,7 +177,8 @@ def build_engine(
     )
     clock = WallClock()
     executor = TorchExecutor(decoder, store, clock, grammars)
-    engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens, fingerprint=fingerprint)
+    context, bulk = spec.context_tokens, books.best_available()
+    engine = assemble(layout, executor, clock, config, context_tokens=context, fingerprint=fingerprint, bulk=bulk)
     return engine, executor
 
 

@@ -46,6 +46,9 @@ def share(
     rest at least: it is the one whose turn it is, and starts however many shorter ones come. Then those that lack least
     go first; what nobody wants returns to the first. Nobody gets more than ``chunk_tokens``.
     """
+    running = list(running)
+    if not newcomers and budget >= len(running) and all(seq.lacking == 1 and not seq.drafts for seq in running):
+        return [1] * len(running), []
     grants: list[int] = []
     wants: list[_Want] = []
     for i, seq in enumerate(running):

@@ -97,18 +97,22 @@ class Commit:
                     break
         accepted = max(0, len(events) - 1)
         computed = row.end + accepted
-        seq.drafts.clear()
+        if seq.drafts:
+            seq.drafts.clear()
         self._count(seq, row, computed, accepted, len(events))
         seq.computed = computed
-        seq.seen_tokens = max(seq.seen_tokens, computed)
+        if computed > seq.seen_tokens:
+            seq.seen_tokens = computed
         if computed < row.start + row.n_tokens:
             self._cache.truncate(seq.id, computed)
         self._cache.commit(seq.id, seq.tokens, computed)
         return events
 
     def _count(self, seq: Sequence, row: Row, computed: int, accepted: int, drawn: int) -> None:
-        again = max(0, min(computed, seq.seen_tokens) - row.start)
-        new_prompt = max(0, min(computed, seq.prompt_tokens) - max(row.start, seq.seen_tokens))
+        again = new_prompt = 0
+        if row.start < seq.seen_tokens or row.start < seq.prompt_tokens:
+            again = max(0, min(computed, seq.seen_tokens) - row.start)
+            new_prompt = max(0, min(computed, seq.prompt_tokens) - max(row.start, seq.seen_tokens))
         self._service.charge(seq.request.tenant, new_prompt + drawn)
         seq.recomputed_tokens += again
         counters = self._counters

@@ -108,8 +108,11 @@ class Fill:
 
     def _rest(self, rows: list[Row], prompt_tokens: int) -> int:
         """Tokens that newcomers and chunks may still take."""
-        chunks = sum(row.chunk_tokens for row in rows)
-        return min(self._budget - sum(row.n_tokens for row in rows), prompt_tokens - chunks)
+        chunks = taken = 0
+        for row in rows:
+            chunks += row.chunk_tokens
+            taken += row.n_tokens
+        return min(self._budget - taken, prompt_tokens - chunks)
 
     def _continue(self, running: list[Sequence], grants: list[int]) -> list[Row]:
         rows: list[Row] = []
@@ -170,6 +173,8 @@ class Fill:
         places = {row.seq.id: i for i, row in enumerate(rows)}
         for seq in self._roster.running:
             at = places.get(seq.id)
+            if at is not None and rows[at].single and rows[at].n_tokens == 1 and not seq.drafts:
+                continue
             got = 0 if at is None else rows[at].n_tokens
             n_tokens = got + min(rest, min(seq.lacking + len(seq.drafts), self._chunk_tokens) - got)
             if n_tokens <= got:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvist.cache.cache import Drained
 from kvist.ids import SeqId
@@ -10,40 +11,32 @@ from kvist.sched.pace import Load
 from kvist.sched.sequence import Sequence
 from kvist.step import Chunk, NewSequence, Sample, StepPlan
 
+FIRST_ROW: Final = (0,)
+
 
 @dataclass(slots=True)
 class Row:
-    """One chunk of a step: ``n_tokens`` of ``seq`` from ``start``, drafts included.
+    """One chunk of a step: ``n_tokens`` of ``seq`` from ``start``, drafts included; ``end`` is past the last but drafts.
 
-    ``children`` are the siblings that draw their first token from the row of the prompt's last token.
+    ``children`` are the siblings that draw their first token from the row of the prompt's last token. ``single``:
+    nothing but the last drawn token was lacking. ``chunk_tokens`` are those besides the one that a continuing sequence
+    computes: of a prompt, or guessed.
     """
 
     seq: Sequence
     start: int
     n_tokens: int
-    drafts: tuple[int, ...] = ()
-    children: tuple[Sequence, ...] = ()
-    draws: bool = False
-
-    @property
-    def end(self) -> int:
-        """One past the last position, drafts excluded."""
-        return self.start + self.n_tokens - len(self.drafts)
+    end: int
+    drafts: tuple[int, ...]
+    children: tuple[Sequence, ...]
+    draws: bool
+    single: bool
+    chunk_tokens: int
 
     @property
     def continues(self) -> bool:
         """True when the row lies behind the prompt and nothing else was lacking ("decode")."""
         return self.draws and self.start >= self.seq.prompt_tokens
-
-    @property
-    def chunk_tokens(self) -> int:
-        """Tokens besides the one that a continuing sequence computes: of a prompt, or guessed."""
-        return self.n_tokens - 1 if self.single else self.n_tokens
-
-    @property
-    def single(self) -> bool:
-        """True when nothing but the last drawn token was lacking."""
-        return self.draws and self.end - self.start == 1
 
     @property
     def members(self) -> tuple[Sequence, ...]:
@@ -53,10 +46,14 @@ class Row:
 
 def row_for(seq: Sequence, n_tokens: int) -> Row:
     """The next ``n_tokens`` of ``seq``: what it lacks, then drafts. It draws when nothing is lacking any more."""
-    lacking = seq.lacking
+    start = seq.computed
+    lacking = len(seq.tokens) - start
     drafts = tuple(seq.drafts[: n_tokens - lacking]) if n_tokens > lacking else ()
     draws = n_tokens >= lacking
-    return Row(seq, seq.computed, n_tokens, drafts, tuple(seq.siblings) if draws else (), draws)
+    single = draws and lacking == 1
+    end = start + n_tokens - len(drafts)
+    children = tuple(seq.siblings) if draws and seq.siblings else ()
+    return Row(seq, start, n_tokens, end, drafts, children, draws, single, n_tokens - single)
 
 
 @dataclass(slots=True)
@@ -84,6 +81,11 @@ class Letter:
     def write(self, row: Row) -> None:
         """Add one row."""
         seq = row.seq
+        wants = seq.wants_prompt_logprobs and row.start < seq.prompt_tokens - 1
+        if row.single and seq.known and not (row.children or row.drafts or wants):
+            self.samples.append(Sample(seq.id, len(self.chunks), 0, seq.output_tokens))
+            self.chunks.append(Chunk(seq.id, row.start, (seq.tokens[row.start],), FIRST_ROW))
+            return
         for member in row.members:
             if not member.known:
                 member.known = True
@@ -92,7 +94,6 @@ class Letter:
         real = row.end - row.start
         last = real - 1
         n_draws = len(row.drafts) + 1 if row.draws else 0
-        wants = seq.wants_prompt_logprobs and row.start < seq.prompt_tokens - 1
         chunk = Chunk(
             seq.id,
             row.start,

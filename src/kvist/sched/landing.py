@@ -23,7 +23,8 @@ class Landing:
 
     def land(self, row: Row) -> list[Event]:
         """What the row brought to its sequence and to the samples that drew from it."""
-        seq, error = row.seq, self._failed.get(row.seq.id)
+        seq = row.seq
+        error = self._failed.get(seq.id) if self._failed else None
         events: list[Event] = []
         if error is None:
             events += [self._endings.bill(event, seq) for event in self._commit.advance(row, self._drawn)]

@@ -107,7 +107,8 @@ class Sequence:
     @property
     def output_tokens(self) -> int:
         """Tokens drawn so far."""
-        return len(self.tokens) - len(self.request.prompt) if self.tokens else 0
+        n_tokens = len(self.tokens)
+        return n_tokens - len(self.request.prompt) if n_tokens else 0
 
     @property
     def lacking(self) -> int:

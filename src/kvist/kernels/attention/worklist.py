@@ -42,6 +42,7 @@ class Cuts:
     """Parts of every sequence, in order of (sequence, position). ``first``/``end`` are block indices in its table.
 
     Part p is read by rows ``[row_from[p], row_from[p] + rows[p])``. ``needed_blocks[s]`` is the least table length.
+    ``parts[s]`` parts are those of sequence s; None unless it has one row and its parts follow each other without a gap.
     """
 
     tokens_per_block: int
@@ -54,22 +55,25 @@ class Cuts:
     row_end: np.ndarray
     row_sinks: np.ndarray
     needed_blocks: np.ndarray
+    parts: np.ndarray | None = None
 
     def fill(self, tables: Sequence[np.ndarray]) -> WorkList:
         """Look up the blocks of every part and join parts with equal blocks."""
         blocks, block_start = self._blocks(tables)
         joined = _join(blocks, block_start, self.first) if len(tables) > 1 else None
+        if joined is None and self.parts is not None:
+            return self._each_its_own(self.parts, blocks, block_start)
         row_from, rows, first = self.row_from, self.rows, self.first
         items = np.arange(len(rows)) if joined is None else joined[0]
         entry_rows = _expand(row_from, rows)
-        row_items, row_item_start = _by_row(entry_rows, np.repeat(items, rows), len(self.row_end))
+        row_items, row_item_start = _by_row(entry_rows, items.repeat(rows), len(self.row_end))
         if joined is not None:
             item_of, kept = joined
-            order = np.argsort(item_of, kind="stable")
+            order = item_of.argsort(kind="stable")
             entry_rows = _expand(row_from[order], rows[order])
             rows = np.bincount(item_of, weights=rows).astype(np.int64)
             runs = block_start[1:] - block_start[:-1]
-            blocks = blocks[np.repeat(kept, runs)]
+            blocks = blocks[kept.repeat(runs)]
             block_start, first = _starts(runs[kept]), first[kept]
         return WorkList(
             item_position=_int32(first * self.tokens_per_block),
@@ -84,16 +88,38 @@ class Cuts:
             row_items=_int32(row_items),
         )
 
+    def _each_its_own(self, parts: np.ndarray, blocks: np.ndarray, block_start: np.ndarray) -> WorkList:
+        """One row a sequence, and nothing shared: items are parts, in the order of the rows."""
+        count = np.arange(len(self.first) + 1, dtype=np.int32)
+        return WorkList(
+            item_position=_int32(self.first * self.tokens_per_block),
+            item_block_start=_int32(block_start),
+            blocks=_int32(blocks),
+            item_row_start=count,
+            item_rows=_int32(self.row_from),
+            row_first=self.row_first,
+            row_end=self.row_end,
+            row_sinks=self.row_sinks,
+            row_item_start=_int32(_starts(parts)),
+            row_items=count[:-1],
+        )
+
     def _blocks(self, tables: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         have = np.array([len(t) for t in tables])
         short = have < self.needed_blocks
         if short.any():
             s = int(short.argmax())
             raise StateError(f"sequence {s} of the step has {have[s]} blocks, its rows need {self.needed_blocks[s]}")
-        flat = tables[0] if len(tables) == 1 else np.concatenate(tables)
-        base = np.cumsum(have) - have
         runs = self.end - self.first
-        blocks = flat[_expand(base[self.sequence] + self.first, runs)]
+        if self.parts is not None:
+            last = self.parts.cumsum() - 1
+            bounds = zip(tables, self.first[last + 1 - self.parts].tolist(), self.end[last].tolist(), strict=True)
+            pieces = [table[low:high] for table, low, high in bounds]
+            blocks = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        else:
+            flat = tables[0] if len(tables) == 1 else np.concatenate(tables)
+            base = have.cumsum() - have
+            blocks = flat[_expand(base[self.sequence] + self.first, runs)]
         if len(blocks) and blocks.min() < 0:
             raise StateError("a query row needs a block that its window has already let go")
         return blocks, _starts(runs)
@@ -109,6 +135,12 @@ def cut(
     start, n = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     if not len(n) or n.min() < 1:
         raise StateError("a work list needs at least one sequence, and every sequence at least one row")
+    if not retention.sinks and n.max() == 1:
+        return _cut_single(start, retention, tokens_per_block)
+    return _cut_any(start, n, retention, tokens_per_block)
+
+
+def _cut_any(start: np.ndarray, n: np.ndarray, retention: Retention, tokens_per_block: int) -> Cuts:
     end = start + n
     grid = _Grid(-(-retention.sinks // tokens_per_block) * tokens_per_block)
     needed = _first_needed(retention, start)
@@ -116,7 +148,7 @@ def cut(
     other_from = np.maximum(grid.part_of(needed), grid.sink_parts)
     parts = sink_parts + np.maximum(grid.part_of(end - 1) + 1 - other_from, 0)
 
-    sequence = np.repeat(np.arange(len(n)), parts)
+    sequence = np.arange(len(n)).repeat(parts)
     nth = _expand(np.zeros_like(parts), parts)
     is_sink = nth < sink_parts[sequence]
     part = np.where(is_sink, nth, nth - (sink_parts - other_from)[sequence])
@@ -126,7 +158,7 @@ def cut(
     low = np.maximum(part_start - seq_start, 0)
     high = np.minimum(np.where(is_sink, n[sequence], _last_reader(retention, part_end) - seq_start), n[sequence])
 
-    row_base = np.cumsum(n) - n
+    row_base = n.cumsum() - n
     position = _expand(start, n)
     row_first = _first_needed(retention, position)
     needed_blocks = -(-end // tokens_per_block)
@@ -141,6 +173,30 @@ def cut(
         row_end=_int32(position + 1),
         row_sinks=_int32(np.minimum(row_first, retention.sinks)),
         needed_blocks=needed_blocks,
+    )
+
+
+def _cut_single(start: np.ndarray, retention: Retention, tokens_per_block: int) -> Cuts:
+    """``cut`` for one row a sequence and no sinks, in fewer steps: what a step that only continues asks for."""
+    needed, end = _first_needed(retention, start), start + 1
+    from_part = needed // CELL_TOKENS
+    parts = start // CELL_TOKENS + 1 - from_part
+    sequence = np.arange(len(start)).repeat(parts)
+    part_start = _expand(from_part, parts) * CELL_TOKENS
+    needed_blocks = -(-end // tokens_per_block)
+    row_first = _int32(needed)
+    return Cuts(
+        tokens_per_block=tokens_per_block,
+        sequence=sequence,
+        first=np.maximum(part_start, needed[sequence]) // tokens_per_block,
+        end=np.minimum((part_start + CELL_TOKENS) // tokens_per_block, needed_blocks[sequence]),
+        row_from=sequence,
+        rows=np.ones_like(sequence),
+        row_first=row_first,
+        row_end=_int32(end),
+        row_sinks=np.zeros_like(row_first),
+        needed_blocks=needed_blocks,
+        parts=parts,
     )
 
 
@@ -209,14 +265,13 @@ def _join(blocks: np.ndarray, block_start: np.ndarray, first: np.ndarray) -> tup
 def _by_row(entry_rows: np.ndarray, entry_items: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Items of each row, in the order of the entries (ascending position): values and int32 CSR starts."""
     narrow = entry_rows.astype(np.uint16) if rows <= 1 << 16 else entry_rows
-    order = np.argsort(narrow, kind="stable")
+    order = narrow.argsort(kind="stable")
     return entry_items[order], _int32(_starts(np.bincount(entry_rows, minlength=rows)))
 
 
 def _expand(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """``[first[0], first[0] + 1, ... counts[0] of them, first[1], ...]``."""
-    ends = np.cumsum(counts)
-    out: np.ndarray = np.repeat(first - (ends - counts), counts)
+    out: np.ndarray = (first - (counts.cumsum() - counts)).repeat(counts)
     out += np.arange(len(out))
     return out
 
@@ -224,7 +279,7 @@ def _expand(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _starts(counts: np.ndarray) -> np.ndarray:
     """CSR starts: one more entry than ``counts``."""
     out = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=out[1:])
+    counts.cumsum(out=out[1:])
     return out
 
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "books.h"
 #include "dispatch.h"
 #include "module.h"
 #include "plan.h"
@@ -49,6 +50,7 @@ void run_rotate(const View& v, Address qkv, Address pool, int64_t blocks, int64_
 
 NB_MODULE(kvist_native, m) {
     m.attr("MAX_DIM") = MAX_DIM;
+    bind_books(m);
     m.def("available", &available, "Instruction sets this processor runs, best first.");
     m.def("choose", &choose, "name"_a, "Use one instruction set for all calls from here on.");
     m.def("isa", [] { return std::string(table().name); }, "The instruction set in use.");
