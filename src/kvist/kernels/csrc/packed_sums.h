@@ -69,28 +69,28 @@ template <class K>
 constexpr int ROWS_TOGETHER = K::MINIMA || W == 16 ? 8 : 4;
 
 #if KVIST_WIDTH == 16
-typedef __m512i vb;
-KVIST_INLINE vb load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-KVIST_INLINE vb low_nibbles(vb v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-KVIST_INLINE vb high_nibbles(vb v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
-KVIST_INLINE vb pairs(vb w, vb x) { return _mm512_maddubs_epi16(w, x); }
-KVIST_INLINE vb add16(vb a, vb b) { return _mm512_add_epi16(a, b); }
-KVIST_INLINE vi widened(vb v, int times) { return (vi)_mm512_madd_epi16(v, _mm512_set1_epi16((short)times)); }
-KVIST_INLINE vb splat4(int32_t four) { return _mm512_set1_epi32(four); }
-KVIST_INLINE vb zero_bytes() { return _mm512_setzero_si512(); }
+typedef __m512i vbytes;
+KVIST_INLINE vbytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+KVIST_INLINE vbytes low_nibbles(vbytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+KVIST_INLINE vbytes high_nibbles(vbytes v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+KVIST_INLINE vbytes pairs(vbytes w, vbytes x) { return _mm512_maddubs_epi16(w, x); }
+KVIST_INLINE vbytes add16(vbytes a, vbytes b) { return _mm512_add_epi16(a, b); }
+KVIST_INLINE vi widened(vbytes v, int times) { return (vi)_mm512_madd_epi16(v, _mm512_set1_epi16((short)times)); }
+KVIST_INLINE vbytes splat4(int32_t four) { return _mm512_set1_epi32(four); }
+KVIST_INLINE vbytes zero_bytes() { return _mm512_setzero_si512(); }
 #else
-typedef __m256i vb;
-KVIST_INLINE vb load_bytes(const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
-KVIST_INLINE vb low_nibbles(vb v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-KVIST_INLINE vb high_nibbles(vb v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
-KVIST_INLINE vb pairs(vb w, vb x) { return _mm256_maddubs_epi16(w, x); }
-KVIST_INLINE vb add16(vb a, vb b) { return _mm256_add_epi16(a, b); }
-KVIST_INLINE vi widened(vb v, int times) { return (vi)_mm256_madd_epi16(v, _mm256_set1_epi16((short)times)); }
-KVIST_INLINE vb splat4(int32_t four) { return _mm256_set1_epi32(four); }
-KVIST_INLINE vb zero_bytes() { return _mm256_setzero_si256(); }
+typedef __m256i vbytes;
+KVIST_INLINE vbytes load_bytes(const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
+KVIST_INLINE vbytes low_nibbles(vbytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+KVIST_INLINE vbytes high_nibbles(vbytes v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+KVIST_INLINE vbytes pairs(vbytes w, vbytes x) { return _mm256_maddubs_epi16(w, x); }
+KVIST_INLINE vbytes add16(vbytes a, vbytes b) { return _mm256_add_epi16(a, b); }
+KVIST_INLINE vi widened(vbytes v, int times) { return (vi)_mm256_madd_epi16(v, _mm256_set1_epi16((short)times)); }
+KVIST_INLINE vbytes splat4(int32_t four) { return _mm256_set1_epi32(four); }
+KVIST_INLINE vbytes zero_bytes() { return _mm256_setzero_si256(); }
 #endif
 
-KVIST_INLINE vb four_inputs(const Quantised& x, int i) {
+KVIST_INLINE vbytes four_inputs(const Quantised& x, int i) {
     int32_t four;
     memcpy(&four, x.q + 4 * i, 4);
     return splat4(four);
@@ -102,12 +102,12 @@ struct Sums {
     KVIST_INLINE void add(const uint8_t* record, const Quantised* x, F&& finish) {
 #pragma GCC unroll 2
         for (int h = 0; h < HALVES; h++) {
-            vb low[R], high[R];
+            vbytes low[R], high[R];
 #pragma GCC unroll 16
             for (int r = 0; r < R; r++) low[r] = high[r] = zero_bytes();
 #pragma GCC unroll 1
             for (int v = 0; v < K::VECTORS; v++) {
-                const vb bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
+                const vbytes bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
 #pragma GCC unroll 16
                 for (int r = 0; r < R; r++) {
                     if (R > 1) asm volatile("" ::: "memory");  // or the compiler loads all rows' inputs first, and spills

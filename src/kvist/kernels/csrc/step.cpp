@@ -133,7 +133,7 @@ float* Program::project(const StepLayer& l, const Step& s, const Room& m, const 
     const RopeRows rope = l.rope < 0 ? RopeRows{} : ropes_[l.rope];
     const bool by_head = !l.norms_whole;
     rotate({qkv, s.pool, s.block_bytes, v.k_offset, v.v_offset, v.head_bytes, l.q_heads, l.writes ? v.kv_heads : 0,
-            v.key_dim, v.value_dim, v.k_element, v.v_element, rope.cos, rope.sin, rope.half, s.positions, g.block, g.slot,
+            v.key_dim, v.value_dim, v.k_element, v.v_element, rope.cos, rope.sin, rope.half, v.tokens_per_block, s.positions, g.block, g.slot,
             by_head ? l.q_norm : nullptr, by_head ? l.k_norm : nullptr, eps_, q},
            s.rows);
     return q;
