@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,8 +23,10 @@ from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.native import NativeAttention
 from kvist.kernels.attention.worklist import build
+from kvist.kernels.matrix import GROUP, Matrix
 from kvist.kernels.native_module import load
 from kvist.kernels.ops.native import NativeOps
+from kvist.kernels.packing import tile_w4, tile_w8
 from kvist.spec.layer import Retention
 
 LAYERS, Q_HEADS, KV_HEADS, DIM, TOKENS = 30, 9, 3, 64, 32
@@ -132,16 +135,31 @@ def prefill(seconds: float, peak: dict[int, float]) -> list[Row]:
     return rows
 
 
-def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
+def packed_matrix(kind: str, outputs: int, inputs: int) -> Matrix:
+    """Random integers with small scales."""
+    rng = np.random.default_rng(0)
+    scales = np.full((outputs, inputs // GROUP), 0.01, np.float16)
+    if kind == "w8":
+        return tile_w8(rng.integers(-127, 128, (outputs, inputs)).astype(np.int8), scales)
+    return tile_w4(rng.integers(0, 16, (outputs, inputs)).astype(np.uint8), scales, -scales)
+
+
+def matrices(kind: str, outputs: int, inputs: int) -> list[Matrix]:
     """Weights of enough layers that none stays in a cache between calls."""
+    plain = {"f32": torch.float32, "bf16": torch.bfloat16}.get(kind)
+    one = packed_matrix(kind, outputs, inputs) if plain is None else Matrix.of(torch.randn(outputs, inputs).to(plain))
+    return [replace(one, data=one.data.clone()) for _ in range(max(2, (160 << 20) // one.bytes))]
+
+
+def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
+    """Products of one layer's shapes and of the head, plain and packed, by few rows and by many."""
     ops = NativeOps()
     rows: list[Row] = []
     torch.set_num_threads(2)
     for k, n in SHAPES:
-        for dtype in (torch.float32, torch.bfloat16):
-            size = k * n * dtype.itemsize
-            weights = [Matrix.of(torch.randn(n, k).to(dtype)) for _ in range(max(2, (160 << 20) // size))]
-            read = bandwidth(2)
+        for kind in ("f32", "bf16", "w8", "w4"):
+            weights = matrices(kind, n, k)
+            size, read = weights[0].bytes, bandwidth(2)
             for m in (1, 4, 16, 256):
                 x, out = torch.randn(m, k), torch.empty(m, n)
 
@@ -150,11 +168,11 @@ def linear(seconds: float, peak: dict[int, float]) -> list[Row]:
 
                 s = run(ops.linear)
                 row: Row = {
-                    "what": "linear", "shape": f"{k}x{n}", "weights": str(dtype)[6:], "rows": m, "us": s * 1e6,
+                    "what": "linear", "shape": f"{k}x{n}", "weights": kind, "rows": m, "us": s * 1e6,
                     "gb_s": size / s / 1e9, "of_bandwidth": size / s / read,
                     "gflop_s": 2 * m * k * n / s / 1e9, "of_peak": 2 * m * k * n / s / peak[2],
                 }  # fmt: skip
-                if dtype == torch.float32:
+                if kind == "f32":
                     row["library_us"] = run(lambda x, w, out: torch.mm(x, w.data.t(), out=out)) * 1e6
                 rows.append(row)
     return rows

@@ -10,7 +10,7 @@ namespace kvist::KVIST_ISA {
 
 namespace {
 
-constexpr int AHEAD_BYTES = 2048;         // records are fetched this long before they are read
+constexpr int AHEAD_BYTES = 8192;         // records are fetched this long before they are read
 constexpr size_t INPUT_BYTES = 512 << 10;  // quantised inputs that stay in L2 while all weights pass
 constexpr float SMALLEST = 1.17549435e-38f;  // below it 1 / scale may overflow: such a group counts as zeros
 

@@ -11,7 +11,7 @@ namespace kvist {
 
 class Share {
   public:
-    Share(int jobs, int threads) : runs_(threads) {
+    Share(int jobs, int threads) : n_(threads), many_(threads > FEW ? threads : 0), runs_(threads > FEW ? many_.data() : few_) {
         for (int t = 0; t < threads; t++) {
             runs_[t].next = (int)((int64_t)jobs * t / threads);
             runs_[t].end = (int)((int64_t)jobs * (t + 1) / threads);
@@ -21,9 +21,8 @@ class Share {
     // Calls work(job, following job) until no job is left. Threads that come late or not at all are done without.
     template <class F>
     void drain(int thread, F&& work) {
-        const int n = (int)runs_.size();
-        for (int i = 0, t = thread; i < n; i++, t++) {
-            Run& run = runs_[t % n];
+        for (int i = 0, t = thread; i < n_; i++, t++) {
+            Run& run = runs_[t % n_];
             for (int j; (j = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;)
                 work(j, j + 1 < run.end ? j + 1 : j);
         }
@@ -35,7 +34,11 @@ class Share {
         int end = 0;
     };
 
-    std::vector<Run> runs_;
+    static constexpr int FEW = 8;  // up to here without allocating
+    int n_;
+    Run few_[FEW];
+    std::vector<Run> many_;
+    Run* runs_;
 };
 
 }  // namespace kvist
