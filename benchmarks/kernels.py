@@ -64,7 +64,8 @@ def filled_pool(blocks: int, block_bytes: int, element: str, *, huge_pages: bool
         buffer.madvise(mmap.MADV_HUGEPAGE)
         pool = torch.frombuffer(buffer, dtype=torch.uint8)[: blocks * block_bytes].view(blocks, block_bytes)
     if element == "int8t":
-        tile = torch.randint(-127, 128, (TOKENS * ELEMENTS[element].row_bytes(DIM),), dtype=torch.int8).view(torch.uint8)
+        tile_bytes = TOKENS * ELEMENTS[element].row_bytes(DIM)
+        tile = torch.randint(-127, 128, (tile_bytes,), dtype=torch.int8).view(torch.uint8)
         tile[TOKENS * DIM :] = torch.full((TOKENS,), 0.01, dtype=torch.float16).view(torch.uint8)
         pool[:] = tile.repeat(block_bytes // len(tile))
         return pool
@@ -121,7 +122,10 @@ def decode(seconds: float) -> list[Row]:
 
 def prefill(seconds: float, peak: dict[int, float]) -> list[Row]:
     rows: list[Row] = []
-    for element, end, threads in (("f16", 512, 2), ("f16", 7500, 1), ("f16", 7500, 2), ("f32", 7500, 2), ("int8t", 7500, 2)):
+    for element, end, threads in (
+        ("f16", 512, 2), ("f16", 7500, 1), ("f16", 7500, 2), ("f32", 7500, 2),
+        ("int8t", 7500, 2),
+    ):  # fmt: skip
         torch.set_num_threads(threads)
         run, _ = attention_call(element, end, 512)
         s = median_s(run, seconds=seconds)

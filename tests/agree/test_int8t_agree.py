@@ -112,7 +112,8 @@ def test_integer_parts_are_the_same_on_every_instruction_set():
         pool = poisoned(view, 1)
         store(pool, view, np.zeros(1, np.int32), 1, 5)
         q = torch.randn(1, 9, 72, generator=torch.Generator().manual_seed(6))
-        results.append(attend(NativeAttention(), q, pool, view, build([np.zeros(1, np.int32)], [0], [1], Retention(), 16)))
+        work = build([np.zeros(1, np.int32)], [0], [1], Retention(), 16)
+        results.append(attend(NativeAttention(), q, pool, view, work))
     native.choose(before)
     for other in results[1:]:
         assert torch.equal(other, results[0])
