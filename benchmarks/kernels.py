@@ -27,6 +27,7 @@ from kvist.kernels.matrix import GROUP, Matrix
 from kvist.kernels.native_module import load
 from kvist.kernels.ops.native import NativeOps
 from kvist.kernels.packing import tile_w4, tile_w8
+from kvist.spec.format import ELEMENTS
 from kvist.spec.layer import Retention
 
 LAYERS, Q_HEADS, KV_HEADS, DIM, TOKENS = 30, 9, 3, 64, 32
@@ -49,7 +50,7 @@ def median_s(work: Callable[[], object], *, seconds: float, least: int = 5) -> f
 
 def views(element: str) -> tuple[list[LayerView], int]:
     """One view a layer, and the bytes of a block."""
-    tile = TOKENS * DIM * (4 if element == "f32" else 2)
+    tile = TOKENS * ELEMENTS[element].row_bytes(DIM)
     head = 2 * tile
     return [
         LayerView(i * KV_HEADS * head, i * KV_HEADS * head + tile, head, KV_HEADS, DIM, DIM, TOKENS, element, element)
@@ -66,6 +67,12 @@ def filled_pool(blocks: int, block_bytes: int, element: str, *, huge_pages: bool
         buffer = mmap.mmap(-1, blocks * block_bytes + (2 << 20))
         buffer.madvise(mmap.MADV_HUGEPAGE)
         pool = torch.frombuffer(buffer, dtype=torch.uint8)[: blocks * block_bytes].view(blocks, block_bytes)
+    if element == "int8t":
+        tile_bytes = TOKENS * ELEMENTS[element].row_bytes(DIM)
+        tile = torch.randint(-127, 128, (tile_bytes,), dtype=torch.int8).view(torch.uint8)
+        tile[TOKENS * DIM :] = torch.full((TOKENS,), 0.01, dtype=torch.float16).view(torch.uint8)
+        pool[:] = tile.repeat(block_bytes // len(tile))
+        return pool
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]
     pattern = torch.randn(block_bytes // dtype.itemsize).to(dtype).view(torch.uint8)
     pool[:] = pattern
@@ -88,8 +95,7 @@ def attention_call(element: str, context: int, rows: int, sequences: int = 1, **
         for view in layer_views:
             attention(q, pool, view, work, scale=DIM**-0.5, softcap=0.0, out=out)
 
-    size = 4 if element == "f32" else 2
-    return run, LAYERS * sequences * context * KV_HEADS * 2 * DIM * size
+    return run, LAYERS * sequences * context * KV_HEADS * 2 * ELEMENTS[element].row_bytes(DIM)
 
 
 def bandwidth(threads: int) -> float:
@@ -101,7 +107,7 @@ def decode(seconds: float) -> list[Row]:
     rows: list[Row] = []
     for element, context, sequences, threads in (
         ("f16", 128, 1, 1), ("f16", 128, 1, 2), ("f16", 2048, 1, 2), ("f16", 7500, 1, 1), ("f16", 7500, 1, 2),
-        ("f32", 7500, 1, 2), ("bf16", 7500, 1, 2), ("f16", 2048, 16, 2),
+        ("f32", 7500, 1, 2), ("bf16", 7500, 1, 2), ("f16", 2048, 16, 2), ("int8t", 7500, 1, 1), ("int8t", 7500, 1, 2),
     ):  # fmt: skip
         torch.set_num_threads(threads)
         run, n_bytes = attention_call(element, context, 1, sequences)
@@ -120,7 +126,10 @@ def decode(seconds: float) -> list[Row]:
 
 def prefill(seconds: float, peak: dict[int, float]) -> list[Row]:
     rows: list[Row] = []
-    for element, end, threads in (("f16", 512, 2), ("f16", 7500, 1), ("f16", 7500, 2), ("f32", 7500, 2)):
+    for element, end, threads in (
+        ("f16", 512, 2), ("f16", 7500, 1), ("f16", 7500, 2), ("f32", 7500, 2),
+        ("int8t", 7500, 2),
+    ):  # fmt: skip
         torch.set_num_threads(threads)
         run, _ = attention_call(element, end, 512)
         s = median_s(run, seconds=seconds)

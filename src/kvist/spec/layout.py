@@ -140,7 +140,8 @@ def _streams(part: CachePart, fmt: KVFormat, rows: int) -> tuple[tuple[Stream, .
     for row in part.rows:
         step = side[row.side].dim_step
         if row.dim % step:
-            raise BadValue("kv_format", fmt.name, f"a format for {row.name} rows of {row.dim} numbers ({step} at a time)")
+            what = f"a format that takes {row.name} rows of {row.dim} numbers: this one takes multiples of {step}"
+            raise BadValue("kv_format", fmt.name, what)
         tile = side[row.side].row_bytes(row.dim) * rows
         streams.append(Stream(row, side[row.side], offset, tile))
         offset += round_up(tile, ALIGN_BYTES)

@@ -126,7 +126,7 @@ void score_all(Tile& t) {
     const int steps = steps_of(c), numbers = steps * LANES;
     const void* tiles[CELL_GROUPS];
     if (t.blocks == 1) {
-        for (int g = 0; g < c.groups; g++) tiles[g] = later(c.k, c.groups, g + FETCH_AHEAD, c.v, c.groups);
+        for (int g = 0; g < c.groups; g++) tiles[g] = later(c.k, c.groups, g + fetch_ahead(c.k_element), c.v, c.groups);
         direct.score[c.k_element][t.n](c.k, tiles, c.groups, t.q, steps, t.scores[0]);
         return;
     }
@@ -148,10 +148,10 @@ struct Fetcher {
     int bytes, at;
 
     Fetcher(const Cell& c, bool idle)
-        : tile(c.v + FETCH_AHEAD),
-          end(c.v + (idle ? 0 : FETCH_AHEAD + FETCH_SOFTMAX < c.groups ? FETCH_AHEAD + FETCH_SOFTMAX : c.groups)),
-          bytes(c.value_dim * LANES * element_bytes(c.v_element)),
-          at(0) {}
+        : tile(c.v + fetch_ahead(c.k_element)), bytes(c.value_dim * LANES * element_bytes(c.v_element)), at(0) {
+        const int last = fetch_ahead(c.v_element) + fetch_softmax(c.v_element);
+        end = c.v + (idle ? 0 : last < c.groups ? last : c.groups);
+    }
     void step() {
         if (tile >= end) return;
         prefetch((const char*)*tile + at);
@@ -307,7 +307,7 @@ void weigh_all(Tile& t) {
     const void* tiles[CELL_GROUPS];
     if (t.blocks == 1) {
         for (int g = 0; g < c.groups; g++)
-            tiles[g] = later(c.v, c.groups, g + FETCH_AHEAD + FETCH_SOFTMAX, c.k_next, FETCH_TILES);
+            tiles[g] = later(c.v, c.groups, g + fetch_ahead(c.v_element) + fetch_softmax(c.v_element), c.k_next, FETCH_TILES);
         Weighing{t, direct.weigh[c.v_element], 0, t.n, c.v, tiles, 0, c.groups}.run();
         return;
     }

@@ -12,7 +12,7 @@ constexpr int LANES = 16;        // slots of one K lane group (kvist.spec.layout
 constexpr int CELL_GROUPS = 32;  // lane groups of one cell of 512 positions
 constexpr int MAX_DIM = 512;     // largest head dim the attention kernel has room for
 constexpr int ROW_TILE = 16;     // query rows that run through a cell together
-constexpr int FETCH_TILES = 16;  // lane groups of the next job that are known beforehand
+constexpr int FETCH_TILES = 32;  // lane groups of the next job that are known beforehand
 
 enum Element : int { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_INT8T, ELEMENT_W8 = 8, ELEMENT_W4 = 9 };
 constexpr int element_bytes(int element) { return element == ELEMENT_F32 ? 4 : element == ELEMENT_INT8T ? 1 : 2; }
