@@ -18,10 +18,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.native import NativeAttention
 from kvist.kernels.attention.worklist import build
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.native_module import load
 from kvist.kernels.ops.native import NativeOps
 from kvist.spec.layer import Retention

@@ -25,8 +25,8 @@ _FOUR: Final = np.uint32(4)
 class GroupedRows:
     """Rows of a packed matrix before they are tiled.
 
-    ``words`` uint32 [rows, groups, vectors]: the bytes that a row has in each vector of its records. ``scales`` f16, one
-    [rows, groups] for every scale of the kind: d (and m).
+    ``words`` uint32 [rows, groups, vectors]: the bytes that a row has in each vector of its records. ``scales`` f16,
+    one [rows, groups] for every scale of the kind: d (and m).
     """
 
     words: np.ndarray

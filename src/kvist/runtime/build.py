@@ -51,7 +51,8 @@ class WallClock:
 class BuildOptions:
     """How to run a model, beyond the engine's own config.
 
-    ``dtype`` of the weights: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``. ``attention`` and ``ops``: names on their shelves, or ``best``.
+    ``dtype`` of the weights: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``.
+    ``attention`` and ``ops``: names on their shelves, or ``best``.
     ``poison`` fills void blocks with NaN (debug). ``threads`` 0 leaves torch's choice.
     """
 
