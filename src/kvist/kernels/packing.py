@@ -45,7 +45,7 @@ class Packer:
 
     def put(self, first: int, rows: GroupedRows) -> None:
         """Rows from ``first`` on: ``first`` and, but at the end of the matrix, their count are multiples of 16."""
-        words, scales = rows.words, rows.scales
+        words, scales = rows.words, list(rows.scales)
         count, groups, vectors = words.shape
         tiles = self._records[first // LANES : ceil_div(first + count, LANES)]
         if first % LANES or (count % LANES and first + count != self.matrix.outputs):
