@@ -158,7 +158,7 @@ class Settings:
     """What a command runs with, every source merged. ``asked`` and ``sampling`` hold what was given, unchecked."""
 
     model: str | None = None
-    dtype: str = "f32"
+    dtype: str = "packed"
     attention: str = "best"
     numerics: Any = "fast"
     threads: int = 0

@@ -56,7 +56,7 @@ class BuildOptions:
     ``poison`` fills void blocks with NaN (debug). ``threads`` 0 leaves torch's choice.
     """
 
-    dtype: str = "f32"
+    dtype: str = "packed"
     attention: str = "best"
     ops: str = "best"
     numerics: Numerics = "fast"
