@@ -19,7 +19,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.native import NativeAttention
 from kvist.kernels.attention.worklist import build

@@ -28,7 +28,7 @@ class Kvist:
 
     def __init__(self, kv_format: str = "f16", threads: int = 2) -> None:
         engine = EngineConfig(CacheConfig(memory_bytes=1 << 30, format=kv_format))
-        self.llm = load(None, BuildOptions(engine=engine, threads=threads))
+        self.llm = load(None, BuildOptions(dtype="f32", engine=engine, threads=threads))
         self.name = f"kvist f32 weights, {kv_format} KV"
         self._asked = 0
 

@@ -33,7 +33,7 @@ def llm(kv_format: str = "f32", **options):
     from kvist.runtime.llm import load
 
     engine = EngineConfig(CacheConfig(memory_bytes=512 << 20, format=kv_format))
-    return load(packaged(), BuildOptions(engine=engine, poison=True, **options))
+    return load(packaged(), BuildOptions(**({"dtype": "f32"} | options), engine=engine, poison=True))
 
 
 @cache

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from kvist.kernels import native_module
-from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention.base import LayerView, key_tiles, value_tiles
 from kvist.kernels.attention.reference import ReferenceAttention
 from kvist.kernels.attention.worklist import build
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.ops.reference import ReferenceOps
 from kvist.spec.layer import Retention
 

@@ -212,7 +212,9 @@ def shared_engine(**cache):
     spec = replace(spec, layers=(*spec.layers[:2], layer))
     w = weights.layers[2]
     q_rows = first.q_heads * first.key_dim
-    weights = replace(weights, layers=(*weights.layers[:2], replace(w, qkv=Matrix.of(w.qkv.data[:q_rows].contiguous()))))
+    weights = replace(
+        weights, layers=(*weights.layers[:2], replace(w, qkv=Matrix.of(w.qkv.data[:q_rows].contiguous())))
+    )
     return custom_engine(spec, weights, **cache)
 
 

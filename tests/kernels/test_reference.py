@@ -8,11 +8,11 @@ import torch
 from kernel_judge import block_bytes, new_pool, plain_attention, store_sequence, view_of
 
 from kvist.errors import BadValue
-from kvist.kernels.matrix import Matrix
 from kvist.kernels.attention import registry as attention_registry
 from kvist.kernels.attention.base import key_tiles, value_tiles
 from kvist.kernels.attention.reference import ReferenceAttention
 from kvist.kernels.attention.worklist import build
+from kvist.kernels.matrix import Matrix
 from kvist.kernels.ops import registry as ops_registry
 from kvist.kernels.ops.reference import ReferenceOps
 from kvist.spec.layer import Retention

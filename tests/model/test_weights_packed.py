@@ -16,6 +16,7 @@ from kvist.errors import BadValue, CorruptFile, ModelError
 from kvist.kernels.matrix import Matrix
 from kvist.kernels.packing import quantise_w8
 from kvist.model import gguf_packed
+from kvist.model.names import HalfOrder, Piece, Want
 from kvist.model.reading import Reader
 from kvist.model.weights import load_weights
 from kvist.model.weights_gguf import GgufSource
@@ -24,7 +25,6 @@ from kvist.runtime.packaged import packaged_model
 from kvist.spec.hf import read_config
 from kvist.spec.read import read_spec
 from kvist.spec.weight_kinds import loaded_kinds, matrix_kind
-from kvist.model.names import HalfOrder, Piece, Want
 
 RNG = np.random.default_rng(0)
 SIZES = {kind.name: size for kind, size in gguf.GGML_QUANT_SIZES.items()}
@@ -197,15 +197,18 @@ def test_the_packaged_model_takes_what_its_file_takes():
 
 def test_loading_holds_little_more_than_the_weights():
     code = """if True:
-        import resource
+        import re
+        from pathlib import Path
+        from kvist.model import weights_gguf
         from kvist.model.weights import load_weights
         from kvist.runtime.packaged import packaged_model
         from kvist.spec.read import read_spec
-        from kvist.model import weights_gguf
+        def peak():  # of this program; getrusage's would be that of the program that started it
+            return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
         path = packaged_model(); spec = read_spec(path)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak()
         held = load_weights(path, spec, dtype="packed")
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / held.total_bytes)
+        print((peak() - before) / held.total_bytes)
     """
     grown = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert 0.5 < grown < 1.35
@@ -257,7 +260,8 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path):
 
 def test_loaded_kinds_counts_whole_tiles():
     stored = {"blk.0.attn_q.weight": ("Q4_0", (17, 64)), "blk.0.attn_k.weight": ("Q4_0", (5, 64)),
-              "blk.1.attn_q.weight": ("Q8_0", (17, 64)), "n": ("F16", (7,)), "rope_freqs.weight": ("F32", (4,))}  # fmt: skip
+              "blk.1.attn_q.weight": ("Q8_0", (17, 64)), "n": ("F16", (7,)),
+              "rope_freqs.weight": ("F32", (4,))}  # fmt: skip
     assert loaded_kinds(stored, "packed") == {"w8": 2 * 2 * 544, "w4": 2 * 2 * 320, "f32": 28}
     with pytest.raises(BadValue, match="packed"):
         load_weights("x", None, dtype="q4")

@@ -5,10 +5,10 @@ Models are built on the meta device (no memory). Skipped where torch, transforme
 
 import numpy as np
 import pytest
-from shared_configs import config, needs_shared
 
 from kvist.spec.hf import read_config
 from kvist.spec.weights import weight_elements
+from shared_configs import config, needs_shared
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

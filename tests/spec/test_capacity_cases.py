@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from shared_configs import CASES, config, needs_shared
 
 from kvist.spec.format import BF16, F16, Element, KVFormat
 from kvist.spec.hf import read_config, read_shape
 from kvist.spec.layer import Full, Latent, Recurrent, Window
+from shared_configs import CASES, config, needs_shared
 
 pytestmark = needs_shared
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import regen
+
 from shared_configs import needs_shared
 
 ROWS = json.loads(regen.GOLDEN.read_text()) if regen.GOLDEN.is_file() else {}

@@ -4,13 +4,13 @@ import json
 import time
 
 import pytest
-from shared_configs import CONFIGS, needs_shared
 
 from kvist.errors import ModelError
 from kvist.spec.format import KVFormat
 from kvist.spec.hf import read_config
 from kvist.spec.layout import plan_layout
 from kvist.spec.weights import weight_elements
+from shared_configs import CONFIGS, needs_shared
 
 pytestmark = needs_shared
 

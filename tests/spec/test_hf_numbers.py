@@ -4,12 +4,12 @@ import math
 import warnings
 
 import pytest
-from shared_configs import GEMMA3, MLA, REMOVED, bent, llama
 
 from kvist.errors import CorruptFile, MissingField, ModelError
 from kvist.spec.hf import read_config
 from kvist.spec.layer import Router
 from kvist.spec.rope import Rope, yarn_mscale
+from shared_configs import GEMMA3, MLA, REMOVED, bent, llama
 
 
 def attention(cfg, i=0):

@@ -1,12 +1,12 @@
 """Fields that decide the size of a cache: found under all their names, never guessed (F098, F102)."""
 
 import pytest
-from shared_configs import GEMMA3, MLA, REMOVED, llama
 
 from kvist.errors import CorruptFile, MissingField, ModelError, UnknownArchitecture
 from kvist.spec.format import KVFormat
 from kvist.spec.hf import known_architectures, read_config, read_shape
 from kvist.spec.layer import Chunked, Full, Latent, NoMixer, Shared, Window
+from shared_configs import GEMMA3, MLA, REMOVED, llama
 
 F16 = KVFormat()
 PLAIN_SHAPE = {"num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 8}

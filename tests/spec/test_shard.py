@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_configs import CONFIGS, config, needs_shared
 
 from kvist.errors import BadValue
 from kvist.spec.ffn import Ffn
@@ -14,6 +13,7 @@ from kvist.spec.model import ModelSpec
 from kvist.spec.place import Placement
 from kvist.spec.shard import kv_heads_of_rank, rank_weights, shard, stages, with_drafts
 from kvist.spec.weights import weight_elements
+from shared_configs import CONFIGS, config, needs_shared
 
 BF = KVFormat(BF16, BF16)
 FULL = [p.stem for p in sorted(CONFIGS.glob("*.json")) if '"_minimal"' not in p.read_text()]

@@ -2,11 +2,11 @@
 
 import pytest
 from layer_kit import uniform
-from shared_configs import MLA, config, llama, needs_shared
 
 from kvist.errors import ModelError
 from kvist.spec.hf import read_config, read_shape
 from kvist.spec.weights import weight_elements
+from shared_configs import MLA, config, llama, needs_shared
 
 PUBLISHED = {
     "meta-llama__Meta-Llama-3.1-8B": (8.03e9, 8.03e9),

@@ -59,7 +59,13 @@ def _stops(value: object) -> tuple[str, ...]:
 
 _ROWS: Final = (
     ("run", "model", read_text, "a path", "a GGUF file or a Hugging Face folder (default: the packaged SmolLM2)"),
-    ("run", "dtype", read_text, "packed, int8, f32 or bf16", "weights in memory: packed (as the file has them), int8, f32 or bf16"),
+    (
+        "run",
+        "dtype",
+        read_text,
+        "packed, int8, f32 or bf16",
+        "weights in memory: packed is as stored",
+    ),
     ("run", "attention", read_text, "a name", "attention kernel: best, native or reference"),
     ("run", "numerics", read_text, "a name", "fast, or invariant: the same bits whatever runs beside it"),
     ("run", "threads", read_int, "a whole number", "threads (0: as many as torch finds good)"),
@@ -152,7 +158,7 @@ class Settings:
     """What a command runs with, every source merged. ``asked`` and ``sampling`` hold what was given, unchecked."""
 
     model: str | None = None
-    dtype: str = "f32"
+    dtype: str = "packed"
     attention: str = "best"
     numerics: Any = "fast"
     threads: int = 0

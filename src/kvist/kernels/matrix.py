@@ -55,7 +55,6 @@ class Matrix:
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Some outputs' weights, float32 [len(ids), inputs]: what an embedding looks up."""
-        index = torch.as_tensor(np.asarray(ids, dtype=np.int64))
         wanted = np.asarray(ids, dtype=np.int64)
         if self.kind in RECORD_BYTES:
             return torch.from_numpy(_unpacked(self, wanted))
@@ -88,7 +87,7 @@ def integers(matrix: Matrix, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def _unpacked(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
-    """Rows of a packed matrix, float32 [len(ids), inputs]. Reads only those rows' lanes: an embedding is looked up so."""
+    """Rows of a packed matrix, float32 [len(ids), inputs]. Reads those rows' lanes alone: an embedding is looked up."""
     record = matrix.data.numpy().reshape(-1, matrix.inputs // GROUP, RECORD_BYTES[matrix.kind])
     tile, lane = ids[:, None] // LANES, ids[:, None] % LANES
     if ids.size and not 0 <= ids.min() <= ids.max() < matrix.outputs:

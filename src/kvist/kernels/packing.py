@@ -25,8 +25,8 @@ _FOUR: Final = np.uint32(4)
 class GroupedRows:
     """Rows of a packed matrix before they are tiled.
 
-    ``words`` uint32 [rows, groups, vectors]: the bytes that a row has in each vector of its records. ``scales`` f16, one
-    [rows, groups] for every scale of the kind: d (and m).
+    ``words`` uint32 [rows, groups, vectors]: the bytes that a row has in each vector of its records. ``scales`` f16,
+    one [rows, groups] for every scale of the kind: d (and m).
     """
 
     words: np.ndarray
@@ -45,7 +45,7 @@ class Packer:
 
     def put(self, first: int, rows: GroupedRows) -> None:
         """Rows from ``first`` on: ``first`` and, but at the end of the matrix, their count are multiples of 16."""
-        words, scales = rows.words, rows.scales
+        words, scales = rows.words, list(rows.scales)
         count, groups, vectors = words.shape
         tiles = self._records[first // LANES : ceil_div(first + count, LANES)]
         if first % LANES or (count % LANES and first + count != self.matrix.outputs):

@@ -39,5 +39,6 @@ class Source(Protocol):
 
     def grouped(self, name: str, rows: np.ndarray, kind: str) -> GroupedRows:
         """Some rows of a matrix, in this order, for a packed kind: stored integers as they are where the kind holds
-        them, else quantised. Raises ``ModelError`` as above, and for scales or weights that are no finite numbers."""
+        them, else quantised. Raises ``ModelError`` as above, and for scales or weights that are no finite numbers.
+        """
         ...

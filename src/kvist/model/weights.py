@@ -27,6 +27,7 @@ Tensor = torch.Tensor
 
 __all__ = ["DTYPES", "LayerWeights", "Progress", "Weights", "load_weights", "open_source", "read_weights"]
 
+
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """Weights of one layer. Matrices are [out, in]; norms and biases are float32 tensors; what a layer lacks is None.

@@ -52,11 +52,12 @@ class WallClock:
 class BuildOptions:
     """How to run a model, beyond the engine's own config.
 
-    ``dtype`` of the weights: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``. ``attention`` and ``ops``: names on their shelves, or ``best``.
+    ``dtype`` of the weights: ``packed`` (as the file has them), ``int8``, ``f32`` or ``bf16``.
+    ``attention`` and ``ops``: names on their shelves, or ``best``.
     ``poison`` fills void blocks with NaN (debug). ``threads`` 0 leaves torch's choice.
     """
 
-    dtype: str = "f32"
+    dtype: str = "packed"
     attention: str = "best"
     ops: str = "best"
     numerics: Numerics = "fast"

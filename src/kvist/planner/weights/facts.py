@@ -178,7 +178,7 @@ def _gguf_facts(headers: tuple[Header, ...], path: Path) -> WeightFacts:
 
 
 def _loadable(stored: Stored) -> dict[str, int]:
-    """Bytes by kind that kvist's loader makes of a decoder's tensors; none for types or shapes that it does not read."""
+    """Bytes by kind that kvist's loader makes of these tensors; none for types or shapes that it does not read."""
     reads = {*(name for name, _, _ in TENSOR_TYPES.values()), "F32", "F16", "BF16", "F64"}
     known = all(kind in reads and not kind.startswith("I") or kind.startswith("IQ") for kind, _ in stored.values())
     return loaded_kinds(stored, "packed") if known and all(len(s) in (1, 2) for _, s in stored.values()) else {}
