@@ -210,9 +210,8 @@ def test_kvists_rows_are_what_there_is_or_what_was_asked_for():
 
 def test_an_interrupted_comparison_keeps_what_it_measured(capsys):
     pytest.importorskip("torch")
-    from rich.console import Console
-
     from benchmarks.peers import run
+    from rich.console import Console
 
     class Interrupted(Plain):
         def question(self, seed):
