@@ -12,6 +12,7 @@ transformers from this python. The rest is named as absent. The record goes to `
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 
@@ -36,8 +37,10 @@ def options(argv):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--reps", type=int, help="repetitions (5; 2 with --quick)")
     ap.add_argument("--only", default="", help="decode, prefill, batch, or several with commas")
-    ap.add_argument("--quick", action="store_true", help="a shorter list; nothing is written unless --json says where")
-    ap.add_argument("--json", metavar="FILE", help="where the record goes, instead of results/; - prints it")
+    ap.add_argument("--quick", action="store_true", help="a shorter list")
+    ap.add_argument(
+        "--json", metavar="FILE", help="where the record goes (- prints it); without it whole runs go to results/"
+    )
     ap.add_argument("--kvist", default="", help="kvist's rows, weights/kv[/numerics] with commas (the best there is)")
     ap.add_argument("--model", help="a GGUF file that every peer reads (the packaged one)")
     ap.add_argument("--threads", type=int, default=2)
@@ -84,22 +87,26 @@ def end(running):
 
 
 def run(work, running, reps, console):
-    """The pieces of the record, and what other processes took meanwhile."""
+    """The pieces of the record (those measured so far when interrupted), and what other processes took meanwhile."""
     meter = Others(running.values())
     total = sum((reps + 1) * sum(s.takes(w) for s in running) for w in work)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     pieces = []
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
-        for piece in work:
-            bar.update(task, description=piece.label)
-            pieces.append(measure(piece, running, reps, lambda: bar.advance(task)))
+        try:
+            for piece in work:
+                bar.update(task, description=piece.label)
+                pieces.append(measure(piece, running, reps, lambda: bar.advance(task)))
+        except KeyboardInterrupt:
+            console.print(f"interrupted: {len(pieces)} of {len(work)} pieces were measured")
     return pieces, meter.share()
 
 
 def main(argv=None):
     given = options(argv)
     errors = Console(stderr=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     work = chosen(given.quick, given.only)
     from kvist.runtime.packaged import packaged_model
 
@@ -116,6 +123,8 @@ def main(argv=None):
         about = {side.name: worker.about for side, worker in running.items()}
     finally:
         end(running)
+    if not pieces:
+        return 130
     for name in ("read_bytes_per_s", "f32_flops_per_s"):
         machine[name] = statistics.median(p[name] for p in pieces)
     machine |= {"other_processes_cpu_share": others, "omp_wait": given.wait}
@@ -123,11 +132,12 @@ def main(argv=None):
         "machine": machine, "model": str(model).rpartition("/")[2], "reps": given.reps, "sides": about,
         "absent": absent, "pieces": pieces,
     }  # fmt: skip
-    finish(record, given, errors)
+    finish(record, given, errors, whole=len(pieces) == len(work))
+    return 0 if len(pieces) == len(work) else 130
 
 
-def finish(record, given, errors):
-    """Print and write what was measured."""
+def finish(record, given, errors, whole):
+    """Print and write what was measured; ``results/`` takes nothing but whole runs."""
     if given.json == "-":
         print(json.dumps(record, indent=1))
         return
@@ -138,11 +148,11 @@ def finish(record, given, errors):
     if given.json:
         with open(given.json, "w") as file:
             file.write(json.dumps(record, indent=1) + "\n")
-    elif not given.quick:
+    elif whole and not given.quick and not given.only:
         Console().print(f"written to {save('peers', 'smollm2-135m', record)}")
         if drawn := plot.draw(record):
             Console().print(f"drawn to {drawn}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -206,3 +206,18 @@ def test_kvists_rows_are_what_there_is_or_what_was_asked_for():
     one, two = sides.ours("f32/f32/invariant,bf16/f16")
     assert one.options == {"weights": "f32", "kv": "f32", "numerics": "invariant"} and one.ours
     assert two.options == {"weights": "bf16", "kv": "f16", "numerics": "fast"}
+
+
+def test_an_interrupted_comparison_keeps_what_it_measured(capsys):
+    pytest.importorskip("torch")
+    from benchmarks.peers import run
+    from rich.console import Console
+
+    class Interrupted(Plain):
+        def question(self, seed):
+            raise KeyboardInterrupt
+
+    work = [Plain(100, 8), Interrupted(200, 8), Plain(300, 8)]
+    pieces, _ = run.run(work, rig([]), 3, Console(stderr=True))
+    assert [p["what"] for p in pieces] == ["decode at 100"]
+    assert "1 of 3" in capsys.readouterr().err
