@@ -42,7 +42,8 @@ DOORS = {
     "sim": {"run", "executor", "clock", "draws"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
-        "attention.base", "attention.registry", "attention.worklist", "books", "ops.base", "ops.registry", "native_module",
+        "attention.base", "attention.registry", "attention.worklist", "books", "native_module", "ops.base",
+        "ops.registry",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
     "server": {
