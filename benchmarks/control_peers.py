@@ -2,7 +2,7 @@
 
     PYTHON -P benchmarks/control_peers.py vllm|sglang [BLOCK]
 
-Reads ``miss`` or ``hit`` a line, does that round, and answers with one line of JSON: seconds a request by part, medians.
+Reads ``miss`` or ``hit`` a line, does that round, and answers with a line of JSON: seconds a request by part, medians.
 """
 
 import gc

@@ -5,8 +5,9 @@
 ``--vllm`` and ``--sglang`` (or KVIST_VLLM_PYTHON, KVIST_SGLANG_PYTHON) are pythons of environments that have them
 (``docs/performance.md``); what is not there is left out. All sides do the same rounds, interleaved, one process each.
 
-A request: key its 4,096 tokens, match, take blocks from a full pool (so others are evicted), publish, give back. ``hit``:
-4,000 of them are cached. Seconds are medians over 50 requests and over the rounds, ratios medians over the rounds.
+A request: key its 4,096 tokens, match, take blocks from a full pool (so others are evicted), publish, give back.
+``hit``: 4,000 of them are cached. Seconds are medians over 50 requests and over the rounds, ratios medians
+over the rounds.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.control_peers import STEPS, N, OLD, SHARED, Parts, now, old_prompts, prompts
+from benchmarks.control_peers import OLD, SHARED, STEPS, N, Parts, now, old_prompts, prompts
 from benchmarks.engine_overhead import LAYOUTS, measure
 from benchmarks.machine import Others, describe, save
 from kvist.cache.bulk import PLAIN
@@ -115,7 +116,9 @@ class Peer:
 
 def compare(block, pythons, rounds):
     """Seconds by part for every side and kind, and the peers' ratios to kvist, round by round."""
-    sides = {"kvist": Kvist(block, best_available()), "kvist, plain": Kvist(block, None)} | {name: Peer(python, name, block) for name, python in pythons.items()}
+    sides = {"kvist": Kvist(block, best_available()), "kvist, plain": Kvist(block, None)} | {
+        name: Peer(python, name, block) for name, python in pythons.items()
+    }
     got = {(name, kind): [] for name in sides for kind in KINDS}
     for _ in range(rounds):
         for kind in KINDS:

@@ -1,7 +1,7 @@
 """What is done to many blocks or tokens at once: the contract, and the plain version.
 
-Most calls name the blocks of one run, all in the same state. Those are checked and changed in one go here; whoever calls
-goes block by block when they differ. ``kernels/books.py`` does the same natively.
+Most calls name the blocks of one run, all in the same state. Those are checked and changed in one go here; whoever
+calls goes block by block when they differ. ``kernels/books.py`` does the same natively.
 """
 
 from __future__ import annotations

@@ -200,8 +200,7 @@ class Cache:
     def commit(self, seq: SeqId, tokens: Sequence[int], computed: int) -> None:
         """Positions ``[0, computed)`` of ``seq`` are written and accepted, with these ``tokens`` (drafts excluded).
 
-        They begin with those of ``admit``, as far as ``truncate`` left them.
-        New whole spans become matchable; window groups let go of blocks that no later query reads.
+        They begin with those of ``admit`` as ``truncate`` left them. Whole spans become matchable, windows let go.
         """
         tenancy = self._of(seq)
         tenancy.accept(len(tokens), computed)

@@ -21,7 +21,6 @@ from kvist.cache.share import Share
 from kvist.errors import BadValue, PoolFull, StateError
 from kvist.ids import BlockId
 
-
 SPENT_BLOCKS: Final = 4096
 """Entries at the front of the free list that are handed out already, before they are cut off."""
 
@@ -107,7 +106,7 @@ class Pool:
         self._recount(woken, -1)
 
     def release(self, blocks: Sequence[BlockId]) -> Sequence[BlockId]:
-        """One reference less each, no block twice. Gives back those that just became *cached*; others at zero become free.
+        """One reference less each, no block twice. Gives back those that just became *cached*; others at 0 are free.
 
         Raises ``StateError`` on a block that holds no reference but the tree's (double release).
         """
@@ -153,7 +152,7 @@ class Pool:
         self.retain((block,))
         self.pins[block] = self.pins.get(block, 0) + 1
 
-    def unpin(self, block: BlockId) -> list[BlockId]:
+    def unpin(self, block: BlockId) -> Sequence[BlockId]:
         """End of a pin; answers like ``release``."""
         count = self.pins.pop(block, 0)
         if count < 1:

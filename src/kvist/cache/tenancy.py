@@ -30,8 +30,8 @@ class Tenancy:
 
     ``next_event`` is the smallest committed length at which anything but ``computed`` changes. ``node`` is trusted
     while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's, ``ghost`` what was
-    remembered of its prompt's evicted run at admission. ``packed`` are the prompt's tokens as the tree keeps them, as far
-    as nothing was cut.
+    remembered of its prompt's evicted run at admission. ``packed`` are the prompt's tokens as the tree keeps them, as
+    far as nothing was cut.
     """
 
     __slots__ = (

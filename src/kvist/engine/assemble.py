@@ -27,8 +27,8 @@ def assemble(
     """An engine over ``config.cache.pool_blocks(layout.block_bytes)`` blocks; the executor's store has as many.
 
     ``context_tokens`` is the model's; the config may ask for less, not for more (``BadValue``). ``fingerprint`` roots
-    the cache's keys in everything that decides what a block's bytes mean. ``bulk`` is how the cache works on many blocks
-    at once (None: plainly).
+    the cache's keys in everything that decides what a block's bytes mean. ``bulk`` is how the cache works on many
+    blocks at once (None: plainly).
     """
     sched = config.sched
     context = context_tokens if sched.context_tokens is None else sched.context_tokens

@@ -17,7 +17,7 @@ class NativeBulk:
         self.fill = native.books_fill
         self.only = native.books_only
         self.count = native.books_count
-        
+
     def pack(self, tokens: Sequence[int]) -> bytes | None:
         """Tokens as little-endian int32; None for what is no list or tuple of ints that fit."""
         try:

@@ -16,7 +16,7 @@ FIRST_ROW: Final = (0,)
 
 @dataclass(slots=True)
 class Row:
-    """One chunk of a step: ``n_tokens`` of ``seq`` from ``start``, drafts included; ``end`` is past the last but drafts.
+    """One chunk of a step: ``n_tokens`` of ``seq`` from ``start``, drafts included; ``end`` leaves those out.
 
     ``children`` are the siblings that draw their first token from the row of the prompt's last token. ``single``:
     nothing but the last drawn token was lacking. ``chunk_tokens`` are those besides the one that a continuing sequence

@@ -42,7 +42,7 @@ class Cuts:
     """Parts of every sequence, in order of (sequence, position). ``first``/``end`` are block indices in its table.
 
     Part p is read by rows ``[row_from[p], row_from[p] + rows[p])``. ``needed_blocks[s]`` is the least table length.
-    ``parts[s]`` parts are those of sequence s; None unless it has one row and its parts follow each other without a gap.
+    ``parts[s]`` parts are those of sequence s; None unless each has one row and its parts have no gaps.
     """
 
     tokens_per_block: int

@@ -195,9 +195,10 @@ def _whole(weight: Matrix) -> bool:
 
 
 def _refused(x: torch.Tensor, weight: Matrix, out: torch.Tensor) -> BadValue:
+    kinds = ", ".join(WEIGHT_ELEMENT)
     shown = (tuple(x.shape), x.dtype), (weight.kind, weight.outputs, weight.inputs), (tuple(out.shape), out.dtype)
     wanted = (
-        f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {', '.join(WEIGHT_ELEMENT)}; "
+        f"contiguous float32 x [rows, in] and out [rows, outputs], weight [outputs, in] in {kinds}; "
         f"packed ones with all their records, on a multiple of 64 bytes, inputs a multiple of {GROUP}"
     )
     return BadValue("x, weight, out", shown, wanted)
