@@ -25,6 +25,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.planner_accuracy
 	$(BIN)/python -m benchmarks.serving.overhead
 	$(BIN)/python -m benchmarks.serving.warm
+	$(BIN)/python -m benchmarks.serving.hit_rate
 	$(BIN)/python -m benchmarks.serving.stall
 	$(BIN)/python -m benchmarks.serving.soak
 	$(BIN)/python docs/regenerate.py

@@ -29,7 +29,7 @@ class CacheConfig:
     block_tokens: int = 32
     format: str = "f16"
     reuse: bool = True
-    evict: str = "lru"
+    evict: str = "auto"
     """Which cached block goes first when room is needed: a name on the shelf ``cache/evict``."""
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "block_tokens": Option("cache", "block_tokens", read_int, "a whole number", "tokens of a block (a power of two)"),
     "kv_format": Option("cache", "format", read_text, "a name such as f16 or f32/f16", "number format of K and V"),
-    "evict": Option("cache", "evict", read_text, "lru, interval or auto", "which cached block goes first"),
+    "evict": Option("cache", "evict", read_text, "auto, lru or interval", "which cached block goes first (auto)"),
     "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
     "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step"),
     "max_sequences": Option("sched", "max_sequences", read_int, "a whole number", "most sequences running at a time"),

@@ -9,19 +9,20 @@ import cache_paper
 import pytest
 from belady import Request, best_online, optimum
 from cache_paper import FULL, LAYOUTS, Desk, Driver, layout_of
-from cache_prompts import PREFIX, drift, groups, popular, scan, served, turns
+from cache_prompts import PREFIX, drift, endings, groups, popular, scan, served, turns
 
 from kvist.cache.cache import Cache
 from kvist.cache.evict.auto import Auto
 from kvist.cache.evict.base import Habits
 from kvist.cache.ghosts import Ghost
-from kvist.cache.habits import START, Observer, known_bytes
+from kvist.cache.habits import MOST_POOLS, RECENT_WAITS, START, Observer, known_bytes
 from kvist.cache.node import Node
 from kvist.cache.queue import EvictQueue
+from kvist.cache.turnover import TIMES, Turnover
 from kvist.errors import BadValue
 
 ONE = layout_of((4, FULL))
-BURSTS = Habits(regular=False, fresh_first=(False, False), usual_gap=64)
+BURSTS = Habits(in_turn=False, fresh_first=(False, False), usual_gap=64)
 
 
 def rate(requests: list[Request], cached: float) -> float:
@@ -74,6 +75,16 @@ def test_never_more_than_a_point_below_least_recently_used(make, blocks: int) ->
     assert sum(short) / len(short) < 1, short
 
 
+@pytest.mark.parametrize("blocks", [200, 140, 80])
+def test_turns_that_fit_and_end_are_not_kept(blocks: int) -> None:
+    """What open conversations need is there in 110 blocks: with more, those that ended go by recency, as in ``lru``."""
+    short = []
+    for seed in range(3):
+        requests = endings(seed)
+        short.append(rate(requests, served(requests, 32, blocks, "lru") - served(requests, 32, blocks, "auto")))
+    assert sum(short) / len(short) < (1 if blocks > 110 else -30), short
+
+
 def test_the_best_online_by_hand() -> None:
     """Two prefixes of two blocks, then one of their own: 3 of 4 blocks can hold prefixes, of 2, then of 4 seen."""
     a, b = [1] * 8, [2] * 8
@@ -91,29 +102,72 @@ def test_priorities() -> None:
     assert policy.spared(new, 10, START) is None
     assert policy.priority(used, BURSTS) == policy.priority(new, BURSTS) == (0, 74), "recency alone"
     assert policy.spared(used, 11, BURSTS) is None
-    turns_go_on = Habits(regular=True, fresh_first=(True, False), usual_gap=64)
+    turns_go_on = Habits(in_turn=True, fresh_first=(True, False), usual_gap=64)
     assert policy.priority(next_turn, turns_go_on) == (0, 42) and policy.priority(new, turns_go_on) == (0, 10)
     assert policy.priority(next_turn, turns_go_on._replace(usual_gap=0)) == (0, 12), "nothing known: soon"
 
 
 def test_regular_waits() -> None:
     """Equal waits are regular; wild ones are not, however many short ones there are between; and back again."""
-    observer, now = Observer(), 0
-    for _ in range(20):
-        observer.admit([node_of(now, 30, reach=8)], 8, None, now + 31, 4)
-    assert observer.habits() == Habits(regular=True, fresh_first=(False, True), usual_gap=128)
+    observer, now = Observer(4, 8), 0
+    for i in range(20):
+        observer.admit([node_of(now, 30, reach=8)], 8, None, now + 31, 8 * i)
+    assert observer.habits() == Habits(in_turn=True, fresh_first=(False, True), usual_gap=128)
     for wait in (100, 5, 300, 60, 7, 150, 20, 400) * 2:
-        observer.admit([node_of(now, 30, reach=8)], 8, None, now + wait, 4)
-        observer.admit([node_of(now, 1, reach=8)], 8, None, now + 1, 4)
-    assert not observer.habits().regular and observer.habits().usual_gap >= 256
+        observer.admit([node_of(now, 30, reach=8)], 8, None, now + wait, 160)
+        observer.admit([node_of(now, 1, reach=8)], 8, None, now + 1, 160)
+    assert not observer.habits().in_turn and observer.habits().usual_gap >= 256
     for _ in range(40):
-        observer.admit([node_of(now, 30, reach=8)], 8, None, now + 30, 4)
-    assert observer.habits().regular
+        observer.admit([node_of(now, 30, reach=8)], 8, None, now + 30, 160)
+    assert observer.habits().in_turn
+
+
+def test_turns_count_while_recency_would_lose_them() -> None:
+    """A run comes back every 30 ticks, and meanwhile so many blocks were written of a pool of 100."""
+    observer, written, now = Observer(4, 100), 0, 0
+
+    def back(blocks: int) -> bool:
+        nonlocal written, now
+        written, now = written + blocks, now + 30
+        observer.admit([node_of(now - 30, 30, reach=8)], 8, None, now, written)
+        return observer.habits().in_turn
+
+    assert back(40), "nothing is known yet"
+    assert [back(40) for _ in range(RECENT_WAITS)][-1] is False
+    assert not back(94) and back(96), "a greater need counts at once"
+    assert back(94) and all(back(94) for _ in range(40)), "enough is less than short"
+    assert not back(40)
+    assert back(10**6)
+    held = [back(40) for _ in range(3 * RECENT_WAITS)]
+    assert 5 < held.index(False) < RECENT_WAITS * MOST_POOLS, "one wild wait is forgotten soon"
+
+
+def test_blocks_used_since_a_tick() -> None:
+    """Written ones in full; one used over and over once; the beginning of a node by its part; far back about right."""
+    turnover = Turnover()
+    hot = node_of(0, tokens=8)
+    hot.blocks = [[1, 2]]  # type: ignore[list-item]
+    turnover.use([], 0, 0, 0, 0)
+    assert turnover.since(0) == 0
+    for now in range(10, 110, 10):
+        turnover.use([hot], 8, now, now, 50)
+        hot.last_use = now
+    assert turnover.since(50) == turnover.since(59) == pytest.approx(50 + 2), "five times a fifth of two"
+    cold = node_of(0, tokens=8)
+    cold.blocks, cold.holes = [[1, 2], [0, 3]], 1  # type: ignore[list-item]
+    before = turnover.since(50)
+    turnover.use([cold], 4, 100, 120, 50)
+    turnover.use([], 0, 100, 130, 50)
+    assert turnover.since(50) == pytest.approx(before + 0.4 + 1.5), "the hot one's last use, half of three"
+    for now in range(140, 140 + 5 * TIMES):
+        turnover.use([], 0, now, now, 50)
+    assert 0 <= turnover.since(5000) - (140 + 5 * TIMES - 1 - 5000) <= 16
+    assert len(turnover._ticks) <= TIMES
 
 
 def test_new_runs_that_come_back() -> None:
     """Counted apart: those that share nothing and those behind something cached, in the tree or evicted."""
-    observer = Observer()
+    observer = Observer(4, 100)
     for _ in range(10):
         observer.admit([], 0, None, 1, 4)
     assert observer.habits().fresh_first == (True, False)
@@ -125,12 +179,15 @@ def test_new_runs_that_come_back() -> None:
     assert observer.habits().fresh_first == (False, False)
     for _ in range(30):
         observer.admit([node_of(1, 4, reach=8)], 8, None, 5, 4)
+    before = observer._again[True]
     assert observer.habits().fresh_first == (False, True)
+    observer.admit([node_of(1, 4, tokens=20, reach=8)], 16, None, 5, 4)
+    assert observer._again[True] > before, "the next turn in a node that began as a first prompt"
     for _ in range(30):
         observer.admit([], 0, Ghost(1, 0, 0, True), 5, 4)
     assert observer.habits().fresh_first == (False, False)
     observer.admit([node_of(1, 4, reach=4)], 8, None, 5, 4)
-    assert observer.admissions == 83
+    assert observer.admissions == 84
 
 
 def test_known_bytes() -> None:

@@ -29,7 +29,7 @@ def test_shelf(name: str) -> None:
     """Every policy: frozen, named as registered, sortable answers that depend on the node alone."""
     policy = registry.load(name)
     assert policy.name == name and policy == registry.load(name)
-    for habits in (START, Habits(regular=False, fresh_first=(False, True), usual_gap=64)):
+    for habits in (START, Habits(in_turn=False, fresh_first=(False, True), usual_gap=64)):
         assert sorted([policy.priority(Facts(2), habits), policy.priority(Facts(1), habits)])
         assert policy.priority(Facts(1), habits) == policy.priority(Facts(1), habits)
         spared = policy.spared(Facts(1), 2, habits)

@@ -65,7 +65,7 @@ class Cache:
         self._tally = new_tally()
         self._pool = Pool(blocks, lifo=lifo, bulk=bulk)
         kinds = [r.bounded for r in self._rules]
-        queue = EvictQueue(policy or Lru(), bounded=any(kinds), full=not all(kinds))
+        queue = EvictQueue(policy or Lru(), self._span, blocks, bounded=any(kinds), full=not all(kinds))
         self._shares = Shares(weights or {}, blocks)
         self._tree = Tree(self._rules, self._pool, queue, self._shares, self._tally, fingerprint)
         self._seqs: dict[SeqId, Tenancy] = {}

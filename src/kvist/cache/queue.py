@@ -44,11 +44,11 @@ class EvictQueue:
 
     __slots__ = ("_bounded", "_full", "_heaps", "_kept", "_size", "_sorted_at", "now", "observer", "policy")
 
-    def __init__(self, policy: EvictPolicy, *, bounded: bool, full: bool) -> None:
+    def __init__(self, policy: EvictPolicy, span_tokens: int, pool_blocks: int, *, bounded: bool, full: bool) -> None:
         self.policy = policy
         self._heaps: dict[Share, list[Entry]] = {}
         self._kept = Kept(policy, LEAF)
-        self.observer = Observer()
+        self.observer = Observer(span_tokens, pool_blocks)
         self._size = self._sorted_at = self.now = 0
         self._bounded = bounded
         self._full = full
@@ -119,10 +119,10 @@ class EvictQueue:
         """Whether new runs behind a used one are to be nodes of their own: they go before it."""
         return self.policy.learns and self._kept.habits.fresh_first[1]
 
-    def learn(self, nodes: Sequence[Node], tokens: int, ghost: Ghost | None, span_tokens: int) -> None:
+    def learn(self, nodes: Sequence[Node], tokens: int, ghost: Ghost | None, written_blocks: int) -> None:
         """Of an admission that is about to count as a use, if the policy cares (``Observer.admit``)."""
         if self.policy.learns:
-            self.observer.admit(nodes, tokens, ghost, self.now + 1, span_tokens)
+            self.observer.admit(nodes, tokens, ghost, self.now + 1, written_blocks)
             self._settle()
 
     def _settle(self) -> None:

@@ -81,7 +81,7 @@ class Tree:
 
     def hit(self, nodes: Sequence[Node], tokens: int, ghost: Ghost | None) -> None:
         """An admission uses ``tokens`` of a path, or would have what ``ghost`` remembers: count it as used now."""
-        self.queue.learn(nodes, tokens, ghost, self.span_tokens)
+        self.queue.learn(nodes, tokens, ghost, self.tally["inserted_blocks"])
         for node in nodes:
             node.hits += 1
             node.gap = self.tick + 1 - node.last_use

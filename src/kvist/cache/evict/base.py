@@ -20,8 +20,8 @@ Priority = tuple[int, ...]
 class Habits(NamedTuple):
     """What the cache has seen of how runs come back (``kvist.cache.habits``)."""
 
-    regular: bool
-    """Most wait about as long as the time before."""
+    in_turn: bool
+    """Most wait about as long as the time before, and for longer than least recently used would keep them."""
     fresh_first: tuple[bool, bool]
     """New runs are hardly ever asked for again: those that share nothing, those ``behind`` one that was cached."""
     usual_gap: int

@@ -8,7 +8,7 @@ for loops is the offline optimum (Belady 1966).
 
 For prompts behind shared prefixes, in loops or mixed with prompts seen once. Not for long sessions that end: what a
 session added last has no interval yet and goes before the remains of sessions that nobody continues, where least
-recently used (the default) does better.
+recently used does better, and ``auto`` (the default) tells the two apart.
 """
 
 from __future__ import annotations
