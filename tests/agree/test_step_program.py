@@ -42,7 +42,7 @@ def root(tmp_path_factory):
 
 
 @cache
-def loaded(name, root, dtype=torch.float32):
+def loaded(name, root, dtype="f32"):
     model = tiny(name, root)
     spec = read_config(model.config)
     return spec, load_weights(model.folder, spec, dtype=dtype)
@@ -95,7 +95,7 @@ def test_any_number_of_rows(name, rows, root):
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_weights_in_bf16(name, root):
-    assert_same(both(*loaded(name, root, torch.bfloat16)))
+    assert_same(both(*loaded(name, root, "bf16")))
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 40])
@@ -107,7 +107,7 @@ def test_the_fast_class_leaves_large_steps_to_the_library(rows, root, monkeypatc
     got = [SingleSequence(None, None, pool=pool).feed(list(range(3, 3 + rows)), 0) for pool in pools]
     assert torch.equal(*got)
     assert pools[0].decoder.steps.native == (rows < 32)
-    narrow = both(*loaded("llama", root, torch.bfloat16), numerics="fast")
+    narrow = both(*loaded("llama", root, "bf16"), numerics="fast")
     got = [SingleSequence(None, None, pool=pool).feed(list(range(3, 3 + rows)), 0) for pool in narrow]
     assert torch.equal(*got)
     assert narrow[0].decoder.steps.native == 1, "products of bf16 weights are never the library's"
