@@ -11,7 +11,7 @@ from paperwork import CONTEXT, LAYOUTS, B, Outcome, ask, drive, paper, words
 
 def bench(blocks, order="prefix", sequences=8, budget=128):
     config = EngineConfig(
-        CacheConfig(blocks=blocks, block_tokens=B),
+        CacheConfig(blocks=blocks, block_tokens=B, evict="lru"),
         SchedConfig(token_budget=budget, max_sequences=sequences, order=order),
     )
     return paper_engine(LAYOUTS["full"], config, context_tokens=CONTEXT, check=False)
