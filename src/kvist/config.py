@@ -127,7 +127,9 @@ OPTIONS: Final[dict[str, Option]] = {
         "cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"
     ),
     "block_tokens": Option("cache", "block_tokens", read_int, "a whole number", "tokens of a block (a power of two)"),
-    "kv_format": Option("cache", "format", read_text, "f16, f32, bf16, int8t, or K/V as in f16/int8t", "number format of K and V"),
+    "kv_format": Option(
+        "cache", "format", read_text, "f16, f32, bf16, int8t, or K/V as in f16/int8t", "number format of K and V"
+    ),
     "evict": Option("cache", "evict", read_text, "auto, lru or interval", "which cached block goes first (auto)"),
     "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
     "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step"),

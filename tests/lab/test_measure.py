@@ -37,11 +37,12 @@ WORK = {f: ModelWork(SPEC, KVFormat.parse(f), Widths(4, 4, 4, 4)) for f in ELEME
 
 LINEAR = Pipe(1.0, 310e9, 75e9)
 ATTENTION = {"f16": Pipe(0.72, 260e9, 100e9), "f32": Pipe(0.61, 290e9, 100e9), "bf16": Pipe(0.8, 240e9, 100e9)}
+ATTENTION["int8t"] = Pipe(0.55, 280e9, 100e9)
 OVERHEAD = Overhead(6e-4, 3e-5, 8e-5, 9e-7)
 
 
 def test_few_points_none_of_them_on_the_grid_and_every_format():
-    assert len(POINTS) <= 8
+    assert len(POINTS) <= 10
     assert not {(p.context_tokens, p.batch) for p in POINTS} & GRID
     assert {p.kv_format for p in POINTS} == set(ELEMENTS)
     assert len(set(POINTS)) == len(POINTS)

@@ -1,4 +1,4 @@
-"""Measures this machine: eight points, a few rounds, and the rates that explain every step's time.
+"""Measures this machine: ten points, a few rounds, and the rates that explain every step's time.
 
 A point is a context, a batch and a KV format. ``cold`` computes new prompts of a point, all arriving at once, and
 decodes a little; ``warm`` decodes again behind the cached prompts. Every step is timed as a user waits for it:

@@ -35,6 +35,8 @@ POINTS: Final = (
     Point("f32", 2600, 6),
     Point("bf16", 300, 2),
     Point("bf16", 2600, 6),
+    Point("int8t", 300, 2),
+    Point("int8t", 3900, 6),
 )
 """Few and many rows, short and long contexts; every KV format with next to no cache and with so much of it that
 reading it takes about half of a step: a rate is learnt no better than the share of time it has.
