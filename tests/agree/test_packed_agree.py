@@ -53,7 +53,7 @@ def test_packed_linear(on, outputs, inputs, kind):
     for got in results.values():
         assert ((got.double() - want).abs() <= 1e-6 * size).all()
         # half a step of each input, and float32 rounding
-        steps = scale.double() @ floats.abs().double().view(outputs, -1, 32).sum(2).t() / 2
+        steps = scale.double() @ floats.abs().double().view(outputs, -1, 16).sum(2).t() / 2
         exact = x.double() @ floats.double().t() + bias
         assert ((got - exact).abs() <= 1.0001 * steps + 1e-6 * size).all()
     fused = [got for name, got in results.items() if name != "portable"]

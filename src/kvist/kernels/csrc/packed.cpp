@@ -1,8 +1,8 @@
 // y = x W^T + b with W packed in 4 or 8 bits.
 //
-// For each output: groups ascending; the group's integer sum, exact; then t = sum * d, acc = fma(t, scale of x, acc) and,
-// with minima, acc = fma(m, scale * sum of x, acc); the bias at the end. Every instruction set with fused multiply-adds
-// gives the same bits, for any number of rows.
+// For each output: groups ascending; for both parts of a group the integer sum, exact, then t = sum * d and
+// acc = fma(t, scale of x, acc); with minima acc = fma(m, scaled sum of x, acc); the bias at the end. Every instruction
+// set with fused multiply-adds gives the same bits, for any number of rows.
 #include "kernels.h"
 #include "packed_sums.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int AHEAD_BYTES = 8192;         // records are fetched this long before they are read
 constexpr size_t INPUT_BYTES = 512 << 10;  // quantised inputs that stay in L2 while all weights pass
-constexpr float SMALLEST = 1.17549435e-38f;  // below it 1 / scale may overflow: such a group counts as zeros
+constexpr float SMALLEST = 1.17549435e-38f;  // below it 1 / scale may overflow: such a part counts as zeros
 
 constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
 
@@ -32,21 +32,22 @@ KVIST_INLINE int32_t across(vi v, Op op) {
     return p[0];
 }
 
-// Numbers of -128..127 as bytes.
+// A part's numbers of -128..127 as bytes.
 KVIST_INLINE void narrow(const vi* q, int8_t* to) {
 #if KVIST_WIDTH == 16
-    for (int i = 0; i < 2; i++) _mm_storeu_si128((__m128i*)to + i, _mm512_cvtepi32_epi8((__m512i)q[i]));
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)q[0]));
 #elif KVIST_WIDTH == 8
-    const __m256i a = _mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]), b = _mm256_packs_epi32((__m256i)q[2], (__m256i)q[3]);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works on each half apart
-    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order));
+    const __m256i words = _mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]), bytes = _mm256_packs_epi16(words, words);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);  // packing works on each half apart
+    _mm_storeu_si128((__m128i*)to, _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(bytes, order)));
 #else
-    for (int i = 0; i < GROUP; i++) to[i] = (int8_t)q[i / W][i % W];
+    for (int i = 0; i < PART; i++) to[i] = (int8_t)q[i / W][i % W];
 #endif
 }
 
-KVIST_INLINE void quantise_group(const float* x, Quantised& to) {
-    constexpr int N = GROUP / W;
+// Quantises one part; what its integers add up to.
+KVIST_INLINE int32_t quantise_part(const float* x, int8_t* to, float* scale_out) {
+    constexpr int N = PART / W;
     vi q[N], top = {}, total = {};
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++) {
@@ -62,12 +63,18 @@ KVIST_INLINE void quantise_group(const float* x, Quantised& to) {
         q[i] = ((vi)(load(x + i * W) * inverse + splat(ROUNDER)) - splat_int(0x4b400000)) & splat_int(some ? -1 : 0);
         total += q[i];
     }
-    narrow(q, to.q);
-    const int32_t sum = across(total, [](vi4 a, vi4 b) { return a + b; });
-    to.scale = some || !finite ? scale : 0.0f;
-    to.scaled_sum = to.scale * (float)sum;
-    to.less = -128 * sum;
-    to.unused = 0;
+    narrow(q, to);
+    *scale_out = some || !finite ? scale : 0.0f;
+    return across(total, [](vi4 a, vi4 b) { return a + b; });
+}
+
+KVIST_INLINE void quantise_group(const float* x, Quantised& to) {
+    to.scaled_sum = 0;
+    for (int part = 0; part < PARTS; part++) {
+        const int32_t sum = quantise_part(x + part * PART, to.q + part * PART, to.scale + part);
+        to.less[part] = -128 * sum;
+        to.scaled_sum += to.scale[part] * (float)sum;
+    }
 }
 
 // Tile ``tile`` for R rows from ``row`` on.
@@ -85,9 +92,9 @@ void strip(const Linear& p, const Quantised* x, int row, int tile) {
             d[h] = F16::load((const uint16_t*)(record + K::SCALES) + h * W);
             if (K::MINIMA) m[h] = F16::load((const uint16_t*)(record + K::SCALES) + TILE + h * W);
         }
-        Sums<K, R>::add(record, x, [&](int r, int h, vi sums) __attribute__((always_inline)) {
-            acc[r][h] = fma(__builtin_convertvector(sums, vf) * d[h], splat(x[r].scale), acc[r][h]);
-            if (K::MINIMA) acc[r][h] = fma(m[h], splat(x[r].scaled_sum), acc[r][h]);
+        Sums<K, R>::add(record, x, [&](int r, int h, int part, vi sums) __attribute__((always_inline)) {
+            acc[r][h] = fma(__builtin_convertvector(sums, vf) * d[h], splat(x[r].scale[part]), acc[r][h]);
+            if (K::MINIMA && part + 1 == PARTS) acc[r][h] = fma(m[h], splat(x[r].scaled_sum), acc[r][h]);
         });
     }
     const int first = tile * TILE;

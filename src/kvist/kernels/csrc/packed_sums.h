@@ -1,7 +1,8 @@
-// The integer half of the packed product: 16 outputs' sums over 32 inputs, exact on every instruction set.
+// The integer half of the packed product: 16 outputs' sums over parts of 16 inputs, exact on every instruction set.
 //
 // A record's bytes are unsigned: nibbles of 0..15 (w4), or q + 128 (w8), for which every sum starts at -128 * (sum of x).
-// ``Sums<K, R>::add`` calls finish(row, half, sums) for each of R rows and each vector of a tile's 16 lanes.
+// ``Sums<K, R>::add`` calls finish(row, half, part, sums) for each of R rows, each vector of a tile's 16 lanes and, in
+// this order, both parts.
 #pragma once
 
 #include "element.h"
@@ -50,20 +51,24 @@ struct Sums {
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-            __m512i a = K::MINIMA ? _mm512_setzero_si512() : _mm512_set1_epi32(x[r].less), b = _mm512_setzero_si512();
+            __m512i sums[PARTS];
+#pragma GCC unroll 2
+            for (int part = 0; part < PARTS; part++)
+                sums[part] = K::MINIMA ? _mm512_setzero_si512() : _mm512_set1_epi32(x[r].less[part]);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                a = _mm512_dpbusd_epi32(a, w[2 * i], four_inputs(x[r], 2 * i));
-                b = _mm512_dpbusd_epi32(b, w[2 * i + 1], four_inputs(x[r], 2 * i + 1));
-            }
-            finish(r, 0, (vi)_mm512_add_epi32(a, b));
+            for (int i = 0; i < 4; i++)
+#pragma GCC unroll 2
+                for (int part = 0; part < PARTS; part++)
+                    sums[part] = _mm512_dpbusd_epi32(sums[part], w[4 * part + i], four_inputs(x[r], 4 * part + i));
+#pragma GCC unroll 2
+            for (int part = 0; part < PARTS; part++) finish(r, 0, part, (vi)sums[part]);
         }
     }
 };
 
 #elif KVIST_WIDTH > 4
 
-// Pairs of products in 16 bits. A nibble times x stays under 15 * 127, so eight pairs fit and no sum saturates; a byte
+// Pairs of products in 16 bits. A nibble times x stays under 15 * 127, so four pairs fit and no sum saturates; a byte
 // is two nibbles. Rows are inside: each vector of weights is unpacked once for all of them.
 template <class K>
 constexpr int ROWS_TOGETHER = K::MINIMA || W == 16 ? 8 : 4;
@@ -101,28 +106,36 @@ struct Sums {
     template <class F>
     KVIST_INLINE void add(const uint8_t* record, const Quantised* x, F&& finish) {
 #pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) {
-            vbytes low[R], high[R];
-#pragma GCC unroll 16
-            for (int r = 0; r < R; r++) low[r] = high[r] = zero_bytes();
+        for (int h = 0; h < HALVES; h++)
 #pragma GCC unroll 1
-            for (int v = 0; v < K::VECTORS; v++) {
-                const vbytes bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
+            for (int part = 0; part < PARTS; part++) add_part(record, x, h, part, finish);
+    }
+
+    template <class F>
+    KVIST_INLINE void add_part(const uint8_t* record, const Quantised* x, int h, int part, F&& finish) {
+        constexpr int VECTORS = K::VECTORS / PARTS;
+        vbytes low[R], high[R];
 #pragma GCC unroll 16
-                for (int r = 0; r < R; r++) {
-                    if (R > 1) asm volatile("" ::: "memory");  // or the compiler loads all rows' inputs first, and spills
-                    if (K::MINIMA) {
-                        low[r] = add16(low[r], pairs(a, four_inputs(x[r], 2 * v)));
-                        low[r] = add16(low[r], pairs(b, four_inputs(x[r], 2 * v + 1)));
-                    } else {
-                        low[r] = add16(low[r], pairs(a, four_inputs(x[r], v)));
-                        high[r] = add16(high[r], pairs(b, four_inputs(x[r], v)));
-                    }
+        for (int r = 0; r < R; r++) low[r] = high[r] = zero_bytes();
+#pragma GCC unroll 1
+        for (int v = part * VECTORS; v < (part + 1) * VECTORS; v++) {
+            const vbytes bytes = load_bytes(record + 64 * v + 32 * h), a = low_nibbles(bytes), b = high_nibbles(bytes);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+                if (R > 1) asm volatile("" ::: "memory");  // or the compiler loads all rows' inputs first, and spills
+                if (K::MINIMA) {
+                    low[r] = add16(low[r], pairs(a, four_inputs(x[r], 2 * v)));
+                    low[r] = add16(low[r], pairs(b, four_inputs(x[r], 2 * v + 1)));
+                } else {
+                    low[r] = add16(low[r], pairs(a, four_inputs(x[r], v)));
+                    high[r] = add16(high[r], pairs(b, four_inputs(x[r], v)));
                 }
             }
+        }
 #pragma GCC unroll 16
-            for (int r = 0; r < R; r++)
-                finish(r, h, K::MINIMA ? widened(low[r], 1) : widened(low[r], 1) + widened(high[r], 16) + splat_int(x[r].less));
+        for (int r = 0; r < R; r++) {
+            const vi sums = widened(low[r], 1);
+            finish(r, h, part, K::MINIMA ? sums : sums + widened(high[r], 16) + splat_int(x[r].less[part]));
         }
     }
 };
@@ -152,33 +165,32 @@ struct Sums {
                         high[4 * v + j][lane] = byte >> 4;
                     }
                 }
-        for (int r = 0; r < R; r++) {
-            int32_t sums[TILE];
-            for (int lane = 0; lane < TILE; lane++) sums[lane] = K::MINIMA ? 0 : x[r].less;
-            multiply(low, x[r], 1, sums);
-            if (!K::MINIMA) multiply(high, x[r], 16, sums);
-            for (int h = 0; h < HALVES; h++) {
-                vi four;
-                memcpy(&four, sums + h * W, sizeof four);
-                finish(r, h, four);
+        for (int r = 0; r < R; r++)
+            for (int part = 0; part < PARTS; part++) {
+                int32_t sums[TILE];
+                for (int lane = 0; lane < TILE; lane++) sums[lane] = K::MINIMA ? 0 : x[r].less[part];
+                multiply(low, x[r], part, 1, sums);
+                if (!K::MINIMA) multiply(high, x[r], part, 16, sums);
+                for (int h = 0; h < HALVES; h++) {
+                    vi four;
+                    memcpy(&four, sums + h * W, sizeof four);
+                    finish(r, h, part, four);
+                }
             }
-        }
     }
 
-    KVIST_INLINE void multiply(const int16_t (*w)[TILE], const Quantised& x, int times, int32_t* sums) {
-        for (int first = 0; first < GROUP; first += 16) {
-            v8 a = {}, b = {};
-            for (int i = first; i < first + 16; i++) {
-                v8 left, right;
-                memcpy(&left, w[i], sizeof left);
-                memcpy(&right, w[i] + 8, sizeof right);
-                a += left * (int16_t)x.q[i];
-                b += right * (int16_t)x.q[i];
-            }
-            for (int lane = 0; lane < 8; lane++) {
-                sums[lane] += times * a[lane];
-                sums[8 + lane] += times * b[lane];
-            }
+    KVIST_INLINE void multiply(const int16_t (*w)[TILE], const Quantised& x, int part, int times, int32_t* sums) {
+        v8 a = {}, b = {};
+        for (int i = part * PART; i < (part + 1) * PART; i++) {
+            v8 left, right;
+            memcpy(&left, w[i], sizeof left);
+            memcpy(&right, w[i] + 8, sizeof right);
+            a += left * (int16_t)x.q[i];
+            b += right * (int16_t)x.q[i];
+        }
+        for (int lane = 0; lane < 8; lane++) {
+            sums[lane] += times * a[lane];
+            sums[8 + lane] += times * b[lane];
         }
     }
 };

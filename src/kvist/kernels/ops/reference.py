@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 import torch.nn.functional as nn
@@ -10,6 +12,9 @@ from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.tiles import write_keys, write_values
 from kvist.kernels.matrix import GROUP, RECORD_BYTES, Matrix, integers
+
+_PART: Final = 16
+"""Inputs that share a scale of x."""
 
 
 class ReferenceOps:
@@ -102,12 +107,12 @@ class ReferenceOps:
 
 
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations as packed weights meet them: whole numbers up to 127 [rows, groups, 32] and scales [rows, groups].
+    """Activations as packed weights meet them: whole numbers up to 127 [rows, parts, 16] and scales [rows, parts].
 
-    Groups whose scale would not be a normal number count as zeros. Where an input is not finite neither is the scale,
-    and the numbers are 0: every product of that group is NaN.
+    Parts whose scale would not be a normal number count as zeros. Where an input is not finite neither is the scale,
+    and the numbers are 0: every product of that part is NaN.
     """
-    grouped = x.reshape(len(x), -1, GROUP)
+    grouped = x.reshape(len(x), -1, _PART)
     scale = grouped.abs().amax(-1) / 127
     normal = torch.isfinite(scale) & (scale >= torch.finfo(torch.float32).tiny)
     q = torch.where(normal[..., None], torch.round(grouped * (1 / scale)[..., None]), 0.0)
@@ -115,14 +120,18 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _packed_product(x: torch.Tensor, weight: Matrix) -> torch.Tensor:
-    """Groups in ascending order. A group's sums are whole numbers below 2**24, exact in any order of adding."""
+    """Groups in ascending order, in each its two parts. Sums are whole numbers below 2**24, exact in any order."""
     q, scale = quantised(x)
     w, d, m = integers(weight, torch.arange(weight.outputs))
     total = x.new_zeros(len(x), weight.outputs)
-    for g in range(scale.shape[1]):
-        sums = q[:, g] @ w[:, g].t()
-        total += sums * d[:, g] * scale[:, g, None]
-        total += m[:, g] * (scale[:, g] * q[:, g].sum(-1))[:, None]
+    parts = GROUP // _PART
+    for g in range(d.shape[1]):
+        scaled_sum = x.new_zeros(len(x))
+        for i in range(parts):
+            part, inputs = g * parts + i, slice(i * _PART, (i + 1) * _PART)
+            total += (q[:, part] @ w[:, g, inputs].t()) * d[:, g] * scale[:, part, None]
+            scaled_sum += scale[:, part] * q[:, part].sum(-1)
+        total += m[:, g] * scaled_sum[:, None]
     return total
 
 
