@@ -3,7 +3,7 @@
     python -m benchmarks.control_plane [--vllm PYTHON] [--sglang PYTHON] [--rounds 5]
 
 ``--vllm`` and ``--sglang`` (or KVIST_VLLM_PYTHON, KVIST_SGLANG_PYTHON) are pythons of environments that have them
-(``docs/performance.md``); what is not there is left out. All sides do the same rounds, interleaved, one process each.
+(``docs/peers.md``); what is not there is left out. All sides do the same rounds, interleaved, one process each.
 
 A request: key its 4,096 tokens, match, take blocks from a full pool (so others are evicted), publish, give back.
 ``hit``: 4,000 of them are cached. Seconds are medians over 50 requests and over the rounds, ratios medians
