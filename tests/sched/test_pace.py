@@ -37,7 +37,7 @@ def test_nobody_waits_for_a_token_or_no_slo_means_the_whole_budget():
     pace = Pace("10ms")
     assert pace.prompt_tokens(512, None) == 512 and pace.limit_tokens is None
     assert pace.prompt_tokens(512, Load(1)) == FLOOR_TOKENS == pace.limit_tokens
-    assert pace.prompt_tokens(7, Load(1)) == 7
+    assert pace.prompt_tokens(3, Load(1)) == 3
 
 
 def test_it_starts_small_and_at_most_doubles():
@@ -47,7 +47,7 @@ def test_it_starts_small_and_at_most_doubles():
         n = pace.prompt_tokens(300, Load(1))
         seen.append(n)
         pace.learn(Load(2), chunk_tokens=n, seconds=1e-3 + n * 1e-5)
-    assert seen == [16, 32, 64, 128, 256, 300]
+    assert seen == [FLOOR_TOKENS << i for i in range(6)]
 
 
 def test_one_hiccup_is_forgiven_and_growth_is_followed():

@@ -163,6 +163,26 @@ class ModelWork:
         """Weights of the head on this rank."""
         return self.spec.vocab * self.spec.hidden if self.head_elements is None else self.head_elements
 
+    @cached_property
+    def kv_token_bytes(self) -> int:
+        """Bytes of KV that a token writes."""
+        return self.spec.kv_bytes_per_token(self.fmt)
+
+    @cached_property
+    def state_elements(self) -> int:
+        """Elements of recurrent state per sequence."""
+        return self.spec.state_elements
+
+    @cached_property
+    def activation_elements(self) -> int:
+        """Per token, written and read between kernels: about what a fused implementation cannot keep in registers."""
+        return sum(
+            6 * self.spec.hidden
+            + 2 * x.q_heads * x.key_dim
+            + (3 * (x.ffn.width or x.ffn.active * x.ffn.expert_width) if x.ffn else 0)
+            for x in self.spec.layers
+        )
+
     def expert_elements(self, tokens: int) -> float:
         """Expert weights that are expected to be read on this rank when every rank's step has ``tokens``."""
         tokens *= self.expert_ranks
@@ -180,8 +200,7 @@ class ModelWork:
             flops, read = flops + n * f, read + n * r
         share = self.expert_share * self.expert_ranks
         experts = sum(m.layers * m.active * m.elements for m in self._mixtures) * share
-        state = self.spec.state_elements
-        hidden, w = self.spec.hidden, self.widths
+        state, w = self.state_elements, self.widths
         return Work(
             tokens=tokens,
             sequences=sequences,
@@ -192,22 +211,12 @@ class ModelWork:
             head_bytes=self.head_size * w.head if rows else 0.0,
             attention_flops=flops,
             kv_read_bytes=read / self.cp,
-            kv_write_bytes=tokens * self.spec.kv_bytes_per_token(self.fmt) / self.cp,
+            kv_write_bytes=tokens * self.kv_token_bytes / self.cp,
             state_flops=float(STATE_FLOPS * state * tokens),
             state_bytes=2.0 * state * self.state_element_bytes * sequences,
-            activation_bytes=self._activations(tokens, hidden),
+            activation_bytes=float(tokens * self.activation_elements) * w.activation,
             layers=len(self.spec.layers),
         )
-
-    def _activations(self, tokens: int, hidden: int) -> float:
-        """Rows written and read between kernels: about what a fused implementation cannot keep in registers."""
-        wide = sum(
-            6 * hidden
-            + 2 * x.q_heads * x.key_dim
-            + (3 * (x.ffn.width or x.ffn.active * x.ffn.expert_width) if x.ffn else 0)
-            for x in self.spec.layers
-        )
-        return float(tokens * wide) * self.widths.activation
 
     def _attention(self, c: Chunk) -> tuple[float, float]:
         """FLOPs and bytes of KV rows read for one chunk, all layers."""

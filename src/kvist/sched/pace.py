@@ -10,8 +10,10 @@ from typing import Final
 
 from kvist.errors import BadValue
 
-FLOOR_TOKENS: Final = 16
-"""Prompt tokens of a step whatever the bound says: prompts always progress."""
+FLOOR_TOKENS: Final = 4
+"""Prompt tokens of a step whatever the bound says: prompts always progress. Behind 4,000 tokens each one may cost a
+fifth of a step that continues eight short sequences.
+"""
 
 RECENT_STEPS: Final = 15
 """Steps that only continue, of whose seconds the lower median counts, where their load was like the present one."""

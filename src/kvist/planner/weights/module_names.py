@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 _ELSEWHERE: Final = re.compile(r"mtp|vision|visual|audio|projector")
@@ -29,12 +30,17 @@ class ModuleNames:
 
     def match(self, name: str) -> bool:
         """True when the list names this module or something that contains it."""
-        parts = name.split(".")
-        runs = (".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
-        return name.startswith(self.starts) or any(run in self.words for run in runs) or self._by_pattern(name)
+        return name.startswith(self.starts) or not self.words.isdisjoint(_runs(name)) or self._by_pattern(name)
 
     def _by_pattern(self, name: str) -> bool:
         return any(pattern.match(name) or pattern.match(f"model.layers.{name}") for pattern in self.patterns)
+
+
+@lru_cache(4096)
+def _runs(name: str) -> frozenset[str]:
+    """Every run of whole words in the name."""
+    parts = name.split(".")
+    return frozenset(".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
 
 
 def names_of(given: Iterable[str]) -> ModuleNames:

@@ -178,7 +178,7 @@ def _given(raw: Mapping[str, Any]) -> tuple[tuple[ModuleNames, str], ...]:
     named = raw.get("quantized_layers")
     by_algo: dict[str, list[str]] = {}
     for name, how in named.items() if isinstance(named, Mapping) else ():
-        if isinstance(how, Mapping) and not elsewhere(name):
+        if not elsewhere(name) and isinstance(how, Mapping):
             by_algo.setdefault(str(how.get("quant_algo")).lower(), []).append(str(name))
     found += [(names_of(names), _default({"quant_algo": algo}) or _UNKNOWN) for algo, names in by_algo.items()]
     return tuple(found)
