@@ -14,7 +14,8 @@ namespace kvist::KVIST_ISA {
 constexpr int GROUP_VECTORS = LANES / W;
 constexpr int ROW_BLOCK = W == 4 ? 3 : 6;               // most (row, head) pairs held in registers at once
 constexpr int SCORES = CELL_GROUPS * LANES + LANES;     // floats of a score row: off a power of two, so that rows of
-constexpr int ACCUMULATOR = MAX_DIM + LANES;            // scores and of sums do not fight for the same cache sets
+constexpr int ACCUMULATOR = MAX_DIM + LANES;            // scores, of sums and of queries do not fight for the same
+constexpr int QUERY = MAX_DIM + LANES;                  // cache sets
 
 // Lane groups fetched ahead of their use, to cover the memory's latency; while the softmax runs, more, so that memory
 // does not rest. What counts is bytes: groups of narrow numbers are fetched further ahead.
@@ -62,7 +63,7 @@ KVIST_INLINE void outer_product(typename E::Vec (&acc)[R][V], B&& b, X&& x) {
     }
 }
 
-// out[r][g * 16 + lane] = q[r] . k(g, lane) for N groups. q is [steps][R]. With FETCH, ``ahead`` is fetched on the way.
+// out[r][g * 16 + lane] = q[r] . k(g, lane) for N groups. q is [R][QUERY]. With FETCH, ``ahead`` is fetched on the way.
 template <class E, int R, int N, bool FETCH>
 KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahead, const typename E::S* q, int steps,
                                typename E::S* out) {
@@ -77,18 +78,19 @@ KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahea
         for (int v = 0; v < V; v++) acc[r][v] = typename E::Vec{};
     auto step = [&](int d) __attribute__((always_inline)) {
         outer_product<E, R, V>(
-            acc, [&](int r) __attribute__((always_inline)) { return E::spread(q[d * R + r]); },
+            acc, [&](int r) __attribute__((always_inline)) { return E::spread(q[r * QUERY + d]); },
             [&](int v) __attribute__((always_inline)) { return E::load(k[v / GROUP_VECTORS] + d * LANES + v % GROUP_VECTORS * W); });
     };
-    constexpr int LINE = 64 / (LANES * (int)sizeof(T));  // steps in a cache line
+    constexpr int LINE = FETCH ? 64 / (LANES * (int)sizeof(T)) : 4;  // steps: those in a cache line, where lines are fetched
     int d = 0;
     for (; d + LINE <= steps; d += LINE) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++)
             if (FETCH) prefetch(next[n] + d * LANES);
+#pragma GCC unroll 4
         for (int i = 0; i < LINE; i++) step(d + i);
     }
-    if (d < steps) step(d);
+    for (; d < steps; d++) step(d);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16

@@ -131,6 +131,12 @@ KVIST_INLINE typename E::Vec load_some(const typename E::T* p, int n) {
 
 KVIST_INLINE void store(int32_t* p, vi v) { memcpy(p, &v, sizeof v); }
 
+// The low halves.
+KVIST_INLINE void store_narrow(int16_t* p, vi v) {
+    const vn narrow = __builtin_convertvector(v, vn);
+    memcpy(p, &narrow, sizeof narrow);
+}
+
 KVIST_INLINE vi load(const int32_t* p) { return I16Pairs::load(p); }
 
 KVIST_INLINE void store_some(float* p, vf v, int n) {

@@ -114,8 +114,14 @@ KVIST_INLINE vi dot_pairs(vi a, vi b, vi acc) {
 
 // The nearest integer, ties to even, of numbers below 2^22.
 KVIST_INLINE vi nearest(vf x) {
+#if KVIST_WIDTH == 16
+    return (vi)_mm512_cvtps_epi32((__m512)x);
+#elif KVIST_WIDTH == 8
+    return (vi)_mm256_cvtps_epi32((__m256)x);
+#else
     const vf magic = splat(12582912.0f);  // 1.5 * 2^23
     return (vi)(x + magic) - (vi)magic;
+#endif
 }
 
 KVIST_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }

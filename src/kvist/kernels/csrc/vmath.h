@@ -25,6 +25,32 @@ KVIST_INLINE vf exponential(vf x) {
     return select(x < low, vf{}, p * scale);
 }
 
+// 2^x for x <= 1, within about 1.5e-7 (relative); 0 below -126, NaN stays NaN. Polynomial after Cephes' exp2f.
+KVIST_INLINE vf power_of_two(vf x) {
+#if KVIST_WIDTH == 16
+    const vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const vf magic = splat(12582912.0f);
+    const vf shifted = maximum(splat(-126.0f), x) + magic;  // second operand on NaN: it passes through
+    const vf n = shifted - magic;
+#endif
+    const vf r = x - n;
+    vf p = splat(1.535336188319500e-4f);
+    p = fma(p, r, splat(1.339887440266574e-3f));
+    p = fma(p, r, splat(9.618437357674640e-3f));
+    p = fma(p, r, splat(5.550332471162809e-2f));
+    p = fma(p, r, splat(2.402264791363012e-1f));
+    p = fma(p, r, splat(6.931472028550421e-1f));
+    p = fma(p, r, splat(1.0f));
+#if KVIST_WIDTH == 16
+    const __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return (vf)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)n);
+#else
+    const vf scale = (vf)(((vi)shifted << 23) + (127 << 23));
+    return select(x < splat(-126.0f), vf{}, p * scale);
+#endif
+}
+
 // tanh: odd polynomial near zero, through e^2|x| elsewhere (after Cephes' tanhf).
 KVIST_INLINE vf hyperbolic_tangent(vf x) {
     vi sign = (vi)x & splat_int((int32_t)0x80000000);
