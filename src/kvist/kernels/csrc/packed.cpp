@@ -1,8 +1,8 @@
 // y = x W^T + b with W packed in 4 or 8 bits.
 //
-// For each output: groups ascending; for both parts of a group the integer sum, exact, then t = sum * d and
-// acc = fma(t, scale of x, acc); with minima acc = fma(m, scaled sum of x, acc); the bias at the end. Every instruction
-// set with fused multiply-adds gives the same bits, for any number of rows.
+// For each output: groups ascending; the integer sums of both parts, exact, times their scales of x, added up, then
+// acc = fma(that, d, acc); with minima acc = fma(m, scaled sum of x, acc); the bias at the end. Every instruction set
+// with fused multiply-adds gives the same bits, for any number of rows.
 #include "kernels.h"
 #include "packed_sums.h"
 
@@ -11,7 +11,7 @@ namespace kvist::KVIST_ISA {
 namespace {
 
 constexpr int AHEAD_BYTES = 8192;         // records are fetched this long before they are read
-constexpr size_t INPUT_BYTES = 512 << 10;  // quantised inputs that stay in L2 while all weights pass
+constexpr size_t INPUT_BYTES = 128 << 10;  // quantised inputs that stay in L2 while all weights pass
 constexpr float SMALLEST = 1.17549435e-38f;  // below it 1 / scale may overflow: such a part counts as zeros
 
 constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
@@ -82,7 +82,7 @@ template <class K, int R>
 void strip(const Linear& p, const Quantised* x, int row, int tile) {
     const int groups = p.in / GROUP;
     const uint8_t* record = (const uint8_t*)p.w + (size_t)tile * groups * K::BYTES;
-    vf acc[R][HALVES] = {};
+    vf acc[R][HALVES] = {}, both[R][HALVES];
     for (int g = 0; g < groups; g++, record += K::BYTES, x += R) {
 #pragma GCC unroll 9
         for (int i = 0; i < K::BYTES; i += 64) prefetch(record + AHEAD_BYTES + i);
@@ -93,8 +93,11 @@ void strip(const Linear& p, const Quantised* x, int row, int tile) {
             if (K::MINIMA) m[h] = F16::load((const uint16_t*)(record + K::SCALES) + TILE + h * W);
         }
         Sums<K, R>::add(record, x, [&](int r, int h, int part, vi sums) __attribute__((always_inline)) {
-            acc[r][h] = fma(__builtin_convertvector(sums, vf) * d[h], splat(x[r].scale[part]), acc[r][h]);
-            if (K::MINIMA && part + 1 == PARTS) acc[r][h] = fma(m[h], splat(x[r].scaled_sum), acc[r][h]);
+            const vf whole = to_float(sums), scale = splat(x[r].scale[part]);
+            both[r][h] = part ? fma(whole, scale, both[r][h]) : whole * scale;
+            if (part + 1 < PARTS) return;
+            acc[r][h] = fma(both[r][h], d[h], acc[r][h]);
+            if (K::MINIMA) acc[r][h] = fma(m[h], splat(x[r].scaled_sum), acc[r][h]);
         });
     }
     const int first = tile * TILE;
