@@ -73,13 +73,35 @@ def test_cut_and_continued(family, sampling):
 
 
 @pytest.mark.parametrize("fmt", MIXES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_preempted(family, fmt):
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_preempted_for_lack_of_room(family, fmt):
     """A pool too small for all: some give their blocks back and come again, with poison where nothing is written."""
     layout = engine(family, format=fmt).scheduler.layout
-    eng = engine(family, format=fmt, blocks=2 * layout.blocks_for(90), budget=48)
-    requests = [ask(f"r{i}", words(30 + 3 * i, seed=i), 40, sampling=DRAWN if i % 2 else SCORED) for i in range(6)]
+    eng = engine(family, format=fmt, blocks=int(1.5 * layout.peak_blocks_for(214, 16)), budget=16)
+    requests = [ask(f"r{i}", words(64 + 3 * i, seed=i), 150, sampling=DRAWN if i % 2 else SCORED) for i in range(6)]
     outs = run(eng, requests)
     assert sum(out.preemptions for out in outs.values()) > 0
     for request in requests:
         assert_same(family, outs[request.id, 0], request, fmt=fmt)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preempted_at_any_moment(family, reuse):
+    """After 3, 10 and 20 tokens everything is taken away: found again in the cache, or computed again in chunks."""
+    eng = engine(family, format="int8t", budget=12)
+    request = ask("r", words(37), 30, sampling=DRAWN, reuse=reuse)
+    (seq,) = eng.add(request)
+    tokens, scores, last = [], [], None
+    left = [3, 10, 20]
+    while not eng.idle:
+        for event in eng.step():
+            if event.token is not None:
+                tokens.append(event.token)
+                scores.append(event.logprob.logprob)
+            last = event
+        if left and len(tokens) == left[0] and eng.scheduler.preempt(seq):
+            left.pop(0)
+    want = alone(family, request)
+    assert last.usage.preemptions == 3
+    assert (tuple(tokens), scores) == (want.tokens, [x.logprob for x in want.logprobs])
