@@ -136,16 +136,16 @@ MIXES = {
 }
 
 
-def spec_of(*mixers, **changes):
+def spec_of(*mixers, hidden=HIDDEN, width=WIDTH, **changes):
     layers = tuple(
-        LayerSpec(index=i, mixer=mixer, **HEADS, attention=Attention(scale=0.2, rope=Rope(16, 300.0)), ffn=Ffn(WIDTH))
+        LayerSpec(index=i, mixer=mixer, **HEADS, attention=Attention(scale=0.2, rope=Rope(16, 300.0)), ffn=Ffn(width))
         for i, mixer in enumerate(mixers)
     )
-    return ModelSpec("tiny", HIDDEN, layers, VOCAB, 2048, **changes)
+    return ModelSpec("tiny", hidden, layers, VOCAB, 2048, **changes)
 
 
 def weights_of(spec, pack=Matrix.of):
-    draw = torch.Generator().manual_seed(1)
+    draw, hidden = torch.Generator().manual_seed(1), spec.hidden
 
     def matrix(*shape):
         return pack(0.2 * torch.randn(shape, generator=draw))
@@ -155,16 +155,16 @@ def weights_of(spec, pack=Matrix.of):
         if not isinstance(one.mixer, Shared):
             rows += one.kv_heads * (one.key_dim + one.value_dim)
         return LayerWeights(
-            o=matrix(HIDDEN, one.q_heads * one.value_dim),
-            gate_up=matrix(2 * WIDTH, HIDDEN),
-            down=matrix(HIDDEN, WIDTH),
-            attn_norm=1 + 0.2 * torch.randn(HIDDEN, generator=draw),
-            ffn_norm=1 + 0.2 * torch.randn(HIDDEN, generator=draw),
-            qkv=matrix(rows, HIDDEN),
+            o=matrix(hidden, one.q_heads * one.value_dim),
+            gate_up=matrix(2 * one.ffn.width, hidden),
+            down=matrix(hidden, one.ffn.width),
+            attn_norm=1 + 0.2 * torch.randn(hidden, generator=draw),
+            ffn_norm=1 + 0.2 * torch.randn(hidden, generator=draw),
+            qkv=matrix(rows, hidden),
         )
 
-    embed, head = matrix(spec.vocab, HIDDEN), matrix(spec.vocab, HIDDEN)
-    return Weights(embed, torch.ones(HIDDEN), head, tuple(map(layer, spec.layers)))
+    embed, head = matrix(spec.vocab, hidden), matrix(spec.vocab, hidden)
+    return Weights(embed, torch.ones(hidden), head, tuple(map(layer, spec.layers)))
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -189,6 +189,41 @@ def w4(w):
     draw = np.random.default_rng(w.numel())
     scales = (w.abs().amax() / 8 * torch.ones(w.shape[0], w.shape[1] // 32)).half().numpy()
     return tile_w4(draw.integers(0, 16, w.shape).astype(np.uint8), scales, (-8 * scales).astype(np.float16))
+
+
+THREADED = [(700, 5, 0), (1, 1, 0), (1, 1, 61), (300, 0, 1), (1, 1, 1), (1, 0, 0)]
+"""Chunks and decode steps over 1 to 1,003 positions, all large enough to be handed out to threads."""
+
+
+@pytest.mark.parametrize("pack", [Matrix.of, w8, w4])
+@pytest.mark.parametrize("kv_format", ["f16", "int8t"])
+def test_threads_change_no_bit(kv_format, pack):
+    """Steps by two and three threads = steps by one: logits, and K and V as written."""
+    spec = spec_of(Full(), Window(600), hidden=256, width=768)
+    weights = weights_of(spec, pack)
+    made = SingleOptions(capacity_tokens=1200, poison=False, kv_format=kv_format)
+    texts = [torch.randint(3, VOCAB, (1100,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
+
+    def ran(threads):
+        torch.set_num_threads(threads)
+        pool, seen = PrivatePool(spec, weights, made), []
+        seqs = [SingleSequence(spec, weights, pool=pool) for _ in texts]
+        for step in THREADED:
+            parts = [
+                (seq, text[seq.length :][:n], seq.length) for seq, text, n in zip(seqs, texts, step, strict=True) if n
+            ]
+            seen += [*feed_together(parts, logits="last"), pool.pool.clone()]
+        assert (pool.decoder.steps.native, pool.decoder.steps.by_layer) == (len(THREADED), 0)
+        return seen
+
+    try:
+        alone = ran(1)
+        for threads in (2, 3):
+            for i, (got, want) in enumerate(zip(ran(threads), alone, strict=True)):
+                assert not got.is_floating_point() or got.isfinite().all()
+                assert torch.equal(got, want), (threads, i)
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 5.656854])

@@ -48,6 +48,33 @@ def test_generate_prints_text_and_a_ledger_that_agrees():
     assert "(equal)" in ledger and "TTFT" in ledger and "TPOT" in ledger
 
 
+NO_ROTATION = {
+    "model_type": "smollm3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False, "hidden_act": "silu",
+    "head_dim": 21, "no_rope_layers": [0, 0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kv_format", ["int8t", "f16/int8t", "int8t/f32"])
+def test_int8t_refuses_odd_head_dims_by_number(tmp_path, kv_format):
+    """8-bit integers lie in pairs: a head of 21 has none for its last. Said before any weight is read."""
+    from kvist.config import CacheConfig, EngineConfig
+    from kvist.errors import BadValue
+    from kvist.runtime.build import BuildOptions
+    from kvist.runtime.llm import load
+
+    (tmp_path / "config.json").write_text(json.dumps(NO_ROTATION))
+    said = (f"kv_format='{kv_format}'", "rows of 21 numbers", "multiples of 2")
+    for command in (("model", str(tmp_path)), ("generate", "x", "--model", str(tmp_path))):
+        one_line_error(kvist(*command, "--kv-format", kv_format), 2, *said)
+    with pytest.raises(BadValue) as error:
+        load(tmp_path, BuildOptions(engine=EngineConfig(CacheConfig(format=kv_format))))
+    assert all(part in str(error.value) for part in said)
+    (tmp_path / "config.json").write_text(json.dumps(NO_ROTATION | {"head_dim": 22}))
+    assert kvist("model", str(tmp_path), "--kv-format", kv_format).returncode == 0
+
+
 def test_json_has_every_field_and_the_bytes_are_the_formulas():
     packaged()
     done = kvist("generate", "One two three four", "--max-tokens", "40", "--temperature", "0", "--ignore-eos", "--json")

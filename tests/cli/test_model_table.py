@@ -10,6 +10,8 @@ from kvist.cli.model_facts import ranges
 from kvist.spec.format import KVFormat
 from kvist.spec.hf import read_config, read_shape
 from kvist.spec.layout import plan_layout
+from kvist.units import format_bytes
+from real_model import packaged
 
 rich = pytest.importorskip("rich.console")
 
@@ -100,6 +102,41 @@ def test_what_people_look_for_is_there(stem, parts):
     text = " ".join(drawn(spec_of(stem), width=140).split())
     for part in parts:
         assert part in text, part
+
+
+def shown(*args):
+    from typer.testing import CliRunner
+
+    from kvist.cli.main import app
+
+    done = CliRunner().invoke(app, ["model", *map(str, args)])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_it_says_what_the_weights_are_kept_as():
+    """What ``--dtype packed`` will hold, from the file's header: most first, in text and as JSON."""
+    loaded = json.loads(shown(packaged(), "--json"))["loaded_bytes"]
+    assert list(loaded) == ["w4", "w8", "f32"]
+    from kvist.model.weights import load_weights
+    from kvist.spec.read import read_spec
+
+    assert loaded == load_weights(packaged(), read_spec(packaged()), dtype="packed").kind_bytes
+    parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in loaded.items())
+    assert f"weights {parts} in memory (--dtype packed)" in shown(packaged())
+
+
+def test_without_files_nothing_is_said_of_kinds(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert json.loads(shown(tmp_path, "--json"))["loaded_bytes"] == {}
+    assert "--dtype packed" not in shown(tmp_path)
+
+
+def test_a_folder_half_fetched_is_still_described(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    text = shown(tmp_path)
+    assert "note weights:" in text and "llama" in text and "--dtype packed" not in text
 
 
 def test_brackets_are_not_markup():

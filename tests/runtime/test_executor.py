@@ -36,6 +36,8 @@ def test_it_says_how_steps_ran_and_why(attention):
     else:
         assert (ran.native, ran.by_layer) == (0, 5)
         assert "reference" in eng.executor.layers_reason
+    numbers = eng.metrics()
+    assert (numbers["exec_native_steps"], numbers["exec_layered_steps"]) == (ran.native, ran.by_layer)
 
 
 def test_void_blocks_are_nan_and_copies_go_in_order():

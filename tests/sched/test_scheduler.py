@@ -204,6 +204,24 @@ def test_drafts_change_speed_and_nothing_else():
     assert counters.sampled_tokens == 60
 
 
+def test_drafts_get_what_a_newcomer_could_not_use():
+    """A token set aside for one whom the pool does not take in goes to a draft of the one that merely continues."""
+    request = ask("r", words(40), 30)
+    plain = drive(paper("full"), request).tokens["r", 0]
+    p = paper("full", blocks=6, budget=2)
+    log, out = recorded(p), Outcome()
+    (seq,) = p.engine.add(request)
+    while p.engine.scheduler.sequence(seq).output_tokens < 5:
+        out.note(p.engine.step())
+    p.engine.add(ask("too large for now", words(50, seed=1), 20))
+    assert p.engine.scheduler.propose(seq, tuple(plain[5:8]))
+    out.note(p.engine.step())
+    (chunk,) = log.plans[-1].chunks
+    assert (chunk.seq, chunk.drafts, len(chunk.tokens)) == (seq, 1, 2)
+    assert p.engine.scheduler.counters.accepted_drafts == 1
+    assert drive(p, outcome=out).tokens["r", 0] == plain
+
+
 def test_drafts_are_refused_where_they_cannot_be_taken_back():
     import dataclasses
 

@@ -88,6 +88,49 @@ def test_each_inactive_feature_says_why():
     assert not found["tenant_isolation"].active and "--no-isolate" in found["tenant_isolation"].why
 
 
+class Counting:
+    """A paper executor that says of each step that it ran natively, or of the last ones that they did not."""
+
+    def __init__(self, inner):
+        self.inner, self.native, self.layered = inner, 0, 0
+
+    def execute(self, plan):
+        wide = sum(len(c.tokens) for c in plan.chunks) > 50
+        self.native, self.layered = self.native + (not wide), self.layered + wide
+        return self.inner.execute(plan)
+
+    @property
+    def counters(self):
+        return {"native_steps": self.native, "layered_steps": self.layered}
+
+
+def test_how_steps_ran_is_told():
+    """Both counters are in /server_info and /metrics, from the executor, and grow with its steps."""
+    what = served("hello")
+    what.engine.executor = Counting(what.engine.executor)
+    with running(what) as server:
+        post(server, None), post(server, None, max_tokens=2)
+        told = ask(server.url, "GET", "/server_info")[2]["features"]["native_steps"]
+        scraped = ask(server.url, "GET", "/metrics")[2]
+        ran = what.engine.executor.counters
+    assert ran["native_steps"] > 1 and ran["layered_steps"] == 1
+    assert told["state"] == "active" and told["effect"] == {f"exec_{name}": n for name, n in ran.items()}
+    for name, n in ran.items():
+        assert f'kvist_effects_total{{counter="exec_{name}"}} {n}.0' in scraped
+
+
+def test_why_steps_go_layer_by_layer_is_told():
+    from dataclasses import replace
+
+    what = served("hello")
+    told = {f.name: f for f in features(what, ServeConfig())}["native_steps"]
+    assert not told.active and "no layers" in told.why, "a model on paper has no steps of either kind"
+    what.engine.executor = Counting(what.engine.executor)
+    what = replace(what, facts={"no_native_steps": "layer 3 has latent attention (MLA)"})
+    told = {f.name: f for f in features(what, ServeConfig())}["native_steps"]
+    assert told.told({}) == {"state": "inactive", "why": "layer by layer: layer 3 has latent attention (MLA)"}
+
+
 @pytest.mark.parametrize(
     "sched,cache,name,active",
     [

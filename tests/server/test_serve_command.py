@@ -157,3 +157,22 @@ def test_bench_serve_measures_it(tmp_path):
     record = json.loads(out.read_text())
     assert record
     stop(process)
+
+
+@pytest.mark.parametrize("attention", ["best", "reference"])
+def test_it_knows_why_steps_go_layer_by_layer(attention):
+    """What loading found goes on to the features; nothing where steps are native."""
+    native_module = pytest.importorskip("kvist.kernels.native_module")
+    if native_module.absent_reason():
+        pytest.skip(native_module.absent_reason())
+    from kvist.cli.options import Settings
+    from kvist.cli.serve.real import Models
+    from kvist.config import CacheConfig, EngineConfig
+    from kvist.server.config import ServeConfig
+    from kvist.server.observe.features import features
+
+    settings = Settings(str(packaged()), attention=attention, engine=EngineConfig(CacheConfig(blocks=8)))
+    served = Models(settings, None).first(lambda done: None)
+    told = {f.name: f for f in features(served, ServeConfig())}["native_steps"]
+    assert told.active == (attention == "best")
+    assert ("reference" in told.why) == ("no_native_steps" in served.facts) == (attention == "reference")

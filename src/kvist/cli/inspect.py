@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +30,13 @@ def command(
 ) -> None:
     """Layers, groups, bytes per token, and what a block holds."""
     from kvist.cli.model import describe, render
-    from kvist.errors import MissingField
+    from kvist.errors import CorruptFile, MissingField
+    from kvist.planner.weights.facts import weights_at
     from kvist.runtime.packaged import packaged_model
     from kvist.spec.format import KVFormat
     from kvist.spec.hf import read_shape
     from kvist.spec.layout import plan_layout
-    from kvist.spec.read import read_spec
+    from kvist.spec.read import locate, read_spec
 
     cache = opt.resolve(ctx.params).engine.cache
     place = path if path is not None else packaged_model()
@@ -44,9 +46,14 @@ def command(
         hint = "add the fields" if shape_only else "add the fields, or take --shape-only for the cache's shape alone"
         raise MissingField(error.fields, source=str(place), remedy=hint) from error
     layout = plan_layout(spec, KVFormat.parse(cache.format), block_tokens=cache.block_tokens)
+    try:
+        facts = weights_at(locate(place), spec)
+    except CorruptFile as error:  # a folder half fetched: its config still says all the rest
+        facts, spec = None, replace(spec, notes=(*spec.notes, f"weights: {error}"))
+    kinds = facts.kinds if facts else {}
     if as_json:
-        print(json.dumps(describe(spec, layout), ensure_ascii=False))
+        print(json.dumps(describe(spec, layout, kinds), ensure_ascii=False))
         return
     from rich.console import Console
 
-    render(spec, layout, Console())
+    render(spec, layout, Console(), kinds)

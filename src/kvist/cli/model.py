@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.model_facts import describe, ranges
@@ -142,12 +143,12 @@ def _block_map(d: dict[str, Any]) -> RenderableType:
     return table
 
 
-def render(spec: ModelSpec, layout: CacheLayout, console: Console) -> None:
-    """Draw the description."""
+def render(spec: ModelSpec, layout: CacheLayout, console: Console, kinds: Mapping[str, int] | None = None) -> None:
+    """Draw the description. ``kinds``: bytes of each kind of matrix that loading makes of the files at hand."""
     from rich.markup import escape
     from rich.table import Table
 
-    d = describe(spec, layout)
+    d = describe(spec, layout, kinds)
     console.print(_headline(d))
     console.print(_costs(d))
     console.print(_layers(d))
@@ -156,6 +157,9 @@ def render(spec: ModelSpec, layout: CacheLayout, console: Console) -> None:
         console.print(_block_map(d))
     console.print()
     lines = [("cut", d["rollback"]), ("share", d["sharing"])]
+    if d["loaded_bytes"]:
+        parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in d["loaded_bytes"].items())
+        lines.insert(0, ("weights", f"{parts} in memory (--dtype packed)"))
     if d["state_blocks"]:
         lines.append(("state", f"{d['state_blocks']} block{'s' * (d['state_blocks'] > 1)} a sequence"))
     if not d["runnable"]:
@@ -164,5 +168,5 @@ def render(spec: ModelSpec, layout: CacheLayout, console: Console) -> None:
     lines += [("note", note) for note in d["notes"]]
     facts = Table.grid(padding=(0, 2))
     for head, text in lines:
-        facts.add_row(f"[bold]{head:>5}[/]", escape(text))
+        facts.add_row(f"[bold]{head:>7}[/]", escape(text))
     console.print(facts)

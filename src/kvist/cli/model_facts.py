@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Final
 
@@ -156,8 +157,11 @@ def _sharing(spec: ModelSpec, layout: CacheLayout) -> str:
     return f"prefixes are shared in runs of {layout.span_tokens:,} tokens{tail}"
 
 
-def describe(spec: ModelSpec, layout: CacheLayout) -> dict[str, Any]:
-    """Everything the table shows, as JSON-able data. Sizes in bytes; per-layer numbers in the layout's format."""
+def describe(spec: ModelSpec, layout: CacheLayout, kinds: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Everything the table shows, as JSON-able data. Sizes in bytes; per-layer numbers in the layout's format.
+
+    ``kinds``: bytes of each kind of matrix that loading makes of the files at hand.
+    """
     try:
         weights = weight_elements(spec)
         counted: dict[str, int] | None = {"total": weights.total, "active": weights.active}
@@ -175,6 +179,7 @@ def describe(spec: ModelSpec, layout: CacheLayout) -> dict[str, Any]:
         "shape_only": spec.shape_only,
         "weights": counted,
         "weight_bytes": spec.weight_bytes,
+        "loaded_bytes": dict(kinds or {}),
         "bytes_per_token": {fmt.name: spec.kv_bytes_per_token(fmt) for fmt in FORMATS},
         "bytes_per_later_token": {fmt.name: _growth(spec, fmt) for fmt in FORMATS},
         "state_bytes": state,

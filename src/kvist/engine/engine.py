@@ -108,7 +108,7 @@ class Engine:
 
     def metrics(self) -> dict[str, float]:
         """Every counter, gauge and second by name."""
-        return snapshot(self.scheduler, self.spent)
+        return snapshot(self.scheduler, self.spent, self.executor.counters)
 
     def _note_admissions(self, plan: StepPlan, planned: float) -> None:
         """A sample that draws from another's chunk was admitted with it: that prompt was computed for both."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
 from kvist.cache.cache import Cache
@@ -22,14 +23,17 @@ class Spent:
         return self.plan_s + self.commit_s
 
 
-def snapshot(scheduler: Scheduler, spent: Spent) -> dict[str, float]:
-    """Every number by name: ``sched_*`` and ``cache_*`` totals, gauges of the moment, seconds.
+def snapshot(scheduler: Scheduler, spent: Spent, executed: Mapping[str, int]) -> dict[str, float]:
+    """Every number by name: ``sched_*``, ``cache_*`` and ``exec_*`` totals, gauges, seconds.
+
+    ``executed``: the executor's counters.
 
     ``waiting_capacity``, ``_leader``, ``_queue``: those who wait, by what they wait for. ``pace_limit_tokens``: the
     bound on the prompt tokens of the last step, -1 without one.
     """
     numbers: dict[str, float] = {f"sched_{name}": value for name, value in _numbers(scheduler.counters).items()}
     numbers |= {f"cache_{name}": value for name, value in _numbers(scheduler.cache.counters).items()}
+    numbers |= {f"exec_{name}": value for name, value in executed.items()}
     numbers |= _gauges(scheduler.cache)
     waiting = scheduler.waiting_by_reason()
     numbers["waiting_sequences"] = sum(waiting.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from kvist.step import StepPlan, StepResult
@@ -18,6 +19,11 @@ class Executor(Protocol):
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one step."""
+        ...
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Totals by name of how steps were carried out; none where nothing is told apart."""
         ...
 
 

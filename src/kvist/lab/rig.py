@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -88,6 +88,11 @@ class Watcher:
         """Pass it on."""
         self.chunks = tuple(Chunk(len(c.tokens), c.start, len(c.logit_rows)) for c in plan.chunks)
         return self._inner.execute(plan)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The inner executor's."""
+        return self._inner.counters
 
 
 class Rig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +96,11 @@ class TorchExecutor:
     def steps(self) -> Steps:
         """Steps so far by how they ran: in one native call, or layer by layer."""
         return self._steps
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """``steps`` by name, for the engine's numbers."""
+        return {"native_steps": self._steps.native, "layered_steps": self._steps.by_layer}
 
     @property
     def layers_reason(self) -> str:

@@ -84,6 +84,13 @@ class Served:
         return str(self.facts.get("no_grammars", "llguidance is not installed (pip install 'kvist[server]')"))
 
     @property
+    def why_by_layer(self) -> str:
+        """Why no step runs as one native call; empty when they do."""
+        if not self.engine.executor.counters:
+            return "no layers are computed here"
+        return str(self.facts.get("no_native_steps", ""))
+
+    @property
     def vocab(self) -> int:
         """Width of the logits: ids are below it."""
         return self.spec.vocab

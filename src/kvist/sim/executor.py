@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvist.cost.table import CostTable
 from kvist.ids import SeqId
 from kvist.sim.clock import Passing
@@ -61,6 +63,11 @@ class PaperExecutor:
         seconds = self._cost.step_s(plan.computed_tokens, sum(map(self._reads, plan.chunks)))
         self._clock.advance(seconds)
         return StepResult(plan.step, sampled, scored, seconds=seconds, epoch=plan.epoch)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """None: on paper there is one way to carry out a step."""
+        return {}
 
     def known_sequences(self) -> int:
         """Sequences not forgotten yet."""

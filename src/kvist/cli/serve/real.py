@@ -41,7 +41,7 @@ class Models:
         if self._template is not None:
             template = ChatTemplate(self._template, *_edges(built))
         engine = built.engine
-        threads = self._options.threads
+        threads, by_layer = self._options.threads, built.executor.layers_reason
         return Served(
             engine=engine,
             tokenizer=built.tokenizer,
@@ -59,6 +59,7 @@ class Models:
                 "threads": threads or "torch's choice",
                 "weights_bytes": built.weights_bytes,
                 "weight_kinds": dict(built.weight_kinds),
+                **({"no_native_steps": by_layer} if by_layer else {}),
             },
         )
 

@@ -13,26 +13,26 @@ from kvist.text.tools.registry import choose
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """``why`` it is inactive, or how it is set. ``effect``: the engine's counter that shows that it does something."""
+    """``why`` it is inactive, or how it is set. ``effects``: the engine's counters that show what it does."""
 
     name: str
     active: bool
     why: str = ""
-    effect: str = ""
+    effects: tuple[str, ...] = ()
 
     def told(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """As JSON, with the counter's value."""
+        """As JSON, with the counters' values."""
         fact: dict[str, Any] = {"state": "active" if self.active else "inactive"}
         if self.why:
             fact["why"] = self.why
-        if self.active and self.effect:
-            fact["effect"] = {self.effect: numbers.get(self.effect, 0)}
+        if self.active and self.effects:
+            fact["effect"] = {name: numbers.get(name, 0) for name in self.effects}
         return fact
 
 
 def features(served: Served, config: ServeConfig) -> list[Feature]:
     """Every feature, active or not."""
-    return [*_cache(served, config), *_scheduling(served, config), *_answers(served, config)]
+    return [*_cache(served, config), *_scheduling(served, config), _native_steps(served), *_answers(served, config)]
 
 
 def _cache(served: Served, config: ServeConfig) -> list[Feature]:
@@ -43,7 +43,7 @@ def _cache(served: Served, config: ServeConfig) -> list[Feature]:
     else:
         why = "" if tenants.isolate else "switched off (--no-isolate): all keys share one cache"
     return [
-        Feature("prefix_cache", reuse, "" if reuse else "switched off (--no-prefix-cache)", "sched_cached_tokens"),
+        Feature("prefix_cache", reuse, "" if reuse else "switched off (--no-prefix-cache)", ("sched_cached_tokens",)),
         Feature("tenant_isolation", tenants.isolate and not tenants.open, why),
         Feature("cache_salt", reuse, "" if reuse else "the prefix cache is off"),
         Feature("tiers", False, "blocks live in the pool only: there is no other tier to move them to"),
@@ -62,13 +62,20 @@ def _scheduling(served: Served, config: ServeConfig) -> list[Feature]:
             "chunked_prefill",
             cut,
             f"chunks of {chunk} tokens at most" if cut else f"a whole context fits one step of {sched.token_budget}",
-            "sched_mixed_steps",
+            ("sched_mixed_steps",),
         ),
-        Feature("itl_slo", slo, f"--itl-slo {sched.itl_slo}", "pace_limit_tokens"),
-        Feature("cache_aware_order", prefix, f"--order {sched.order}", "sched_led_admissions"),
+        Feature("itl_slo", slo, f"--itl-slo {sched.itl_slo}", ("pace_limit_tokens",)),
+        Feature("cache_aware_order", prefix, f"--order {sched.order}", ("sched_led_admissions",)),
         Feature("fair_share", many, "" if many else "fewer than two API keys"),
         Feature("speculative_decoding", False, "no drafter is loaded"),
     ]
+
+
+def _native_steps(served: Served) -> Feature:
+    """Also where it is active some steps go layer by layer, and are counted."""
+    by_layer = served.why_by_layer
+    why = f"layer by layer: {by_layer}" if by_layer else "layer by layer only where a library's products are faster"
+    return Feature("native_steps", not by_layer, why, ("exec_native_steps", "exec_layered_steps"))
 
 
 def _answers(served: Served, config: ServeConfig) -> list[Feature]:

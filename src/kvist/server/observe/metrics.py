@@ -57,9 +57,8 @@ def _one(value: float) -> list[Row]:
 
 
 def _effects(seen: Seen) -> list[Row]:
-    latest = seen.numbers.latest.items()
-    totals = [(n, v) for n, v in latest if n.startswith(("sched_", "cache_")) and not n.startswith("sched_miss_")]
-    return [((n,), v) for n, v in totals if n not in _SHOWN]
+    totals = [(n, v) for n, v in seen.numbers.latest.items() if n.startswith(("sched_", "cache_", "exec_"))]
+    return [((n,), v) for n, v in totals if n not in _SHOWN and not n.startswith("sched_miss_")]
 
 
 def _cache_info(seen: Seen) -> list[Row]:
