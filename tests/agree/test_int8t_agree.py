@@ -192,6 +192,62 @@ def test_bad_queries_spoil_their_own_head_only(isa, bad):
     assert torch.isfinite(out[0, [0, 2]]).all() and torch.isfinite(out[1]).all()
 
 
+@pytest.mark.parametrize("sink", [0.0, 1e-3, 1.0, 300.0])
+@pytest.mark.parametrize("away", [4.0, 8.0, 10.0])
+def test_small_weights_beside_a_sink(isa, sink, away):
+    """One slot takes nearly all of the weight. Where its V is small the many others make the result, to a part in a
+    hundred; where it is not, each of theirs is off by half of 1/32767 of its weight at most.
+    """
+    view = view_of(1, 64, 64, 32)
+    table = np.arange(16, dtype=np.int32)
+    k = torch.zeros(512, 1, 64)
+    k[0, 0, 0] = away * 8  # scores are scaled by 1/8
+    v = torch.rand(512, 1, 64, generator=torch.Generator().manual_seed(3)) + 0.5
+    v[0] = sink
+    pool = poisoned(view, 16)
+    store(pool, view, table, 512, 0, k=k, v=v)
+    q = torch.zeros(1, 3, 64)
+    q[:, :, 0] = 1.0
+    work = build([table], [511], [1], Retention(), 32)
+    got, want = (attend(kernel(), q, pool, view, work) for kernel in (NativeAttention, ReferenceAttention))
+    if sink <= 1e-3:
+        torch.testing.assert_close(got, want, rtol=1e-2, atol=0)
+    torch.testing.assert_close(got, want, rtol=0, atol=511 / 2 / 32767 * max(1.5, sink))
+
+
+@pytest.mark.parametrize("heads", [3, 64])
+@pytest.mark.parametrize("retention", RETENTIONS, ids=str)
+def test_a_rows_bits_do_not_depend_on_its_neighbours(isa, retention, heads):
+    """V of very unequal size, windows and sinks: rows of a chunk see different slots, and each counts on its own."""
+    view, size = view_of(1, 64, 64, 32), 32
+    table = np.random.default_rng(0).permutation(19).astype(np.int32)
+    pool = poisoned(view, 19)
+    v = torch.randn(560, 1, 64, generator=torch.Generator().manual_seed(1))
+    v *= 10.0 ** torch.randint(-3, 4, (560, 1, 1), generator=torch.Generator().manual_seed(2))
+    store(pool, view, table, 560, 1, v=v)
+    q = torch.randn(20, heads, 64, generator=torch.Generator().manual_seed(3))
+    whole = attend(NativeAttention(), q, pool, view, build([table], [540], [20], retention, size))
+    for r in (0, 9, 19):
+        alone = build([table], [540 + r], [1], retention, size)
+        assert torch.equal(attend(NativeAttention(), q[[r]], pool, view, alone)[0], whole[r])
+
+
+@pytest.mark.parametrize("mix", [("f32", "f32"), *MIXES], ids="/".join)
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 2.0])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_any_scale(isa, mix, scale, softcap):
+    view = view_of(1, 64, 64, 16, *mix)
+    table = np.arange(3, dtype=np.int32)
+    pool = poisoned(view, 3)
+    store(pool, view, table, 40, 4)
+    q = torch.randn(9, 3, 64, generator=torch.Generator().manual_seed(5))
+    work = build([table], [31], [9], Retention(), 16)
+    got, want = (torch.empty(9, 3, 64), torch.empty(9, 3, 64))
+    NativeAttention()(q, pool, view, work, scale=scale, softcap=softcap, out=got)
+    ReferenceAttention()(q, pool, view, work, scale=scale, softcap=softcap, out=want)
+    torch.testing.assert_close(got, want, rtol=0, atol=2 * BOUND * max(1.0, abs(scale) * 8))
+
+
 def test_rows_of_zeros(isa):
     view = view_of(2, 64, 64, 16)
     pool = poisoned(view, 1)

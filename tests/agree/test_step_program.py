@@ -269,18 +269,36 @@ def test_what_does_not_fit_is_refused():
         replace(layer, down=Matrix.of(torch.zeros(HIDDEN, WIDTH - 1))),
         replace(layer, attn_norm=torch.ones(HIDDEN - 1)),
         replace(layer, o_bias=torch.ones(HIDDEN, dtype=torch.float64)),
+        replace(layer, down=Matrix("w8", HIDDEN, WIDTH, torch.empty(64, dtype=torch.uint8))),
+        replace(layer, down=Matrix("f32", HIDDEN, WIDTH, torch.zeros(WIDTH, HIDDEN))),
+        replace(layer, down=Matrix("f32", HIDDEN, WIDTH, torch.zeros(HIDDEN, WIDTH, dtype=torch.float16))),
     ):
         with pytest.raises((ValueError, BadValue)):
             PrivatePool(spec, replace(weights, layers=(bad,)))
 
 
-def test_a_write_outside_of_the_pool_is_refused_before_anything_is_written():
+@pytest.mark.parametrize("rope", [Rope(16, 300.0), None], ids=["rotated", "plain"])
+def test_what_lies_outside_of_the_pool_is_refused_before_anything_is_written(rope):
     spec = spec_of(Full())
+    layers = tuple(replace(one, attention=replace(one.attention, rope=rope)) for one in spec.layers)
+    spec = replace(spec, layers=layers)
     pool = PrivatePool(spec, weights_of(spec))
     before = pool.pool.clone()
     tables = (np.array([0], dtype=np.int32),)
     batch = build_batch(pool.layout, [SequenceRows(np.arange(4), 0, tables, np.array([3], dtype=np.int32))])
-    for changes in ({"block": batch.groups[0].block + 10_000}, {"slot": batch.groups[0].slot + 32}):
-        with pytest.raises(ValueError, match="outside"):
-            pool.decoder.forward(replace(batch, groups=(replace(batch.groups[0], **changes),)))
+    group = batch.groups[0]
+    far = replace(group.work, blocks=group.work.blocks + 10_000)
+    for changes in ({"block": group.block + 10_000}, {"slot": group.slot + 32}, {"work": far}):
+        with pytest.raises(ValueError, match=r"outside|block 10000 of a pool"):
+            pool.decoder.forward(replace(batch, groups=(replace(group, **changes),)))
     assert torch.equal(pool.pool, before)
+
+
+def test_a_process_whose_numbers_are_f16_by_default():
+    spec = spec_of(Full())
+    want = both(spec, weights_of(spec))
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert_same(want)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -53,6 +53,18 @@ class Matrix:
         """What it takes in memory."""
         return self.data.numel() * self.data.element_size()
 
+    @property
+    def readable(self) -> bool:
+        """Whether kernels may read ``data``: whole, contiguous, of the kind's type, records on a cache line."""
+        data, groups = self.data, self.inputs // GROUP
+        if not data.is_contiguous() or data.device.type != "cpu":
+            return False
+        if self.kind not in RECORD_BYTES:
+            return PLAIN.get(data.dtype) == self.kind and data.shape == (self.outputs, self.inputs)
+        numel = ceil_div(self.outputs, LANES) * groups * RECORD_BYTES[self.kind]
+        whole = data.dtype is torch.uint8 and data.numel() == numel and self.inputs == groups * GROUP
+        return whole and data.data_ptr() % 64 == 0
+
     def rows(self, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Some outputs' weights, float32 [len(ids), inputs]: what an embedding looks up."""
         wanted = np.asarray(ids, dtype=np.int64)

@@ -62,14 +62,16 @@ class Packer:
 
 def tile_w4(q: np.ndarray, d: np.ndarray, m: np.ndarray) -> Matrix:
     """``q`` uint8 [outputs, inputs] of 0..15; ``d`` and ``m`` float16 [outputs, inputs / 32]: weights d * q + m."""
-    outputs, inputs = _checked(q, d, m)
+    outputs, inputs = _checked(q, np.uint8, d, m)
+    if q.size and q.max() > 15:
+        raise BadValue("q", int(q.max()), "at most 15")
     halves = np.ascontiguousarray(q).view(np.uint32).reshape(outputs, inputs // GROUP, 4, 2)
     return _packed("w4", outputs, inputs, GroupedRows(halves[..., 0] | halves[..., 1] << _FOUR, (d, m)))
 
 
 def tile_w8(q: np.ndarray, d: np.ndarray) -> Matrix:
     """``q`` int8 [outputs, inputs]; ``d`` float16 [outputs, inputs / 32]: weights d * q."""
-    outputs, inputs = _checked(q, d)
+    outputs, inputs = _checked(q, np.int8, d)
     return _packed("w8", outputs, inputs, bytes_rows(q, d))
 
 
@@ -124,8 +126,10 @@ def _packed(kind: str, outputs: int, inputs: int, rows: GroupedRows) -> Matrix:
     return packer.matrix
 
 
-def _checked(q: np.ndarray, *scales: np.ndarray) -> tuple[int, int]:
+def _checked(q: np.ndarray, dtype: type, *scales: np.ndarray) -> tuple[int, int]:
     outputs, inputs = q.shape
+    if q.dtype != dtype:
+        raise BadValue("q", q.dtype, f"{np.dtype(dtype)}")
     if not packable(inputs):
         raise BadValue("inputs", inputs, f"a multiple of {GROUP}")
     for s in scales:

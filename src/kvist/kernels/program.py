@@ -118,7 +118,7 @@ class Program:
         ``tokens``, ``positions`` and ``logit_rows`` are int32. Raises ``ValueError`` for what lies outside of the
         pool, the vocabulary or the tables of cosines, before anything is written.
         """
-        out = torch.empty(len(logit_rows), self._vocab)
+        out = torch.empty((len(logit_rows), self._vocab), dtype=torch.float32, device="cpu")
         blocks, block_bytes = self._pool.shape
         parts = [(plan_of(work), block, slot) for work, block, slot in groups]
         self._native.run(
@@ -151,8 +151,9 @@ def _fields(native: Any, views: Views, hidden: int, layer: ProgramLayer) -> dict
 
 def _product(native: Any, product: Product) -> Any:
     m = product.matrix
-    if m.kind not in WEIGHT_ELEMENT or not m.data.is_contiguous():
-        raise BadValue("matrix", m.kind, f"contiguous, of {', '.join(WEIGHT_ELEMENT)}")
+    if m.kind not in WEIGHT_ELEMENT or not m.readable:
+        found = (m.kind, m.outputs, m.inputs, tuple(m.data.shape), m.data.dtype)
+        raise BadValue("matrix", found, f"whole and contiguous, of {', '.join(WEIGHT_ELEMENT)}")
     return native.Product(
         m.data.data_ptr(), WEIGHT_ELEMENT[m.kind], m.outputs, m.inputs, _vector(product.bias, m.outputs)
     )

@@ -42,7 +42,7 @@ class StepProgram:
         self._ropes: list[RopeTable] = []
         layers = [self._layer(layer, w, tools) for layer, w in zip(spec.layers, weights.layers, strict=True)]
         self._program = Program(model, layers, tools.pool)
-        self._known = torch.empty(0)
+        self._known = torch.empty(0, dtype=torch.float32)
         self._invariant = invariant
 
     def takes(self, rows: int) -> bool:

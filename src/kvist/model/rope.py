@@ -16,7 +16,7 @@ class RopeTable:
     def __init__(self, rope: Rope) -> None:
         self._frequencies = rope.inverse_frequencies()
         self._factor = rope.attention_factor
-        self.cos = self.sin = torch.empty(0, len(self._frequencies))
+        self.cos = self.sin = torch.empty((0, len(self._frequencies)), dtype=torch.float32)
 
     def cover(self, n_positions: int) -> None:
         """Make rows ``[0, n_positions)`` exist; room doubles."""

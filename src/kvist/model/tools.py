@@ -35,7 +35,7 @@ class Workspace:
     def _make(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         n = torch.Size(shape).numel()
         if name not in self._buffers or self._buffers[name].numel() < n:
-            self._buffers[name] = torch.empty(n)
+            self._buffers[name] = torch.empty(n, dtype=torch.float32)
             self._views = {k: v for k, v in self._views.items() if k[0] != name}
         if len(self._views) >= _MAX_VIEWS:
             self._views.clear()

@@ -48,6 +48,7 @@ class NativeAttention:
             q.dtype is not torch.float32
             or out.dtype is not torch.float32
             or key_dim != view.key_dim
+            or q_heads < 1
             or q_heads % view.kv_heads
             or rows != len(work.row_end)
             or out.shape != (rows, q_heads, view.value_dim)

@@ -52,6 +52,8 @@ void Plan::check() const {
     };
     csr(item_block_start_, items, blocks_.size(), "item_block_start");
     csr(item_row_start_, items, item_rows_.size(), "item_row_start");
+    for (size_t i = 0; i < items; i++)
+        if (item_block_start_[i] == item_block_start_[i + 1]) refuse("item " + std::to_string(i) + " has no blocks");
     if (row_first_.size() != row_end_.size() || row_sinks_.size() != row_end_.size()) refuse("row arrays differ in length");
     for (int r : item_rows_)
         if (r < 0 || r >= rows()) refuse("item_rows names row " + std::to_string(r) + " of " + std::to_string(rows()));
@@ -59,8 +61,9 @@ void Plan::check() const {
         if (p < 0 || p % LANES) refuse("item_position " + std::to_string(p) + " is not a multiple of 16");
 }
 
-// An item stays within a cell, and a block that was released is seen by nobody.
-void Plan::check_blocks(int tokens_per_block) const {
+void Plan::check_blocks(int tokens_per_block, int64_t blocks) {
+    if (max_block_ >= blocks) refuse("block " + std::to_string(max_block_) + " of a pool of " + std::to_string(blocks));
+    if (tokens_per_block == checked_tokens_) return;
     for (size_t i = 0; i < item_position_.size(); i++) {
         const int begin = item_block_start_[i], end = item_block_start_[i + 1];
         if ((end - begin) * tokens_per_block > CELL_GROUPS * LANES) refuse("an item is longer than a cell");
@@ -74,11 +77,11 @@ void Plan::check_blocks(int tokens_per_block) const {
             }
         }
     }
+    checked_tokens_ = tokens_per_block;
 }
 
 // Units in ascending position; a wave ends where its results would no longer fit the buffer.
 void Plan::cut(const Shape& shape) {
-    check_blocks(shape.tokens_per_block);
     const int64_t slot_bytes = (int64_t)shape.q_heads * shape.record_floats * 4;
     const int64_t most = std::max<int64_t>(ROW_TILE, BUFFER_BYTES / slot_bytes);
     units_.clear(), waves_.clear();
@@ -201,8 +204,7 @@ void Plan::merge_row(const Table& table, const View& view, const Call& call, int
 
 void Plan::run(const Table& table, const View& view, const Call& call, int threads) {
     const Shape shape{call.q_heads, view.kv_heads, Partial::floats(view.value_dim), view.tokens_per_block};
-    if (max_block_ >= call.blocks)
-        refuse("block " + std::to_string(max_block_) + " of a pool of " + std::to_string(call.blocks));
+    check_blocks(view.tokens_per_block, call.blocks);
     if (!(cut_for_ == shape)) cut(shape);
     float* partials = scratch(0, (size_t)max_slots_ * call.q_heads * shape.record_floats);
     float* state = scratch(1, (size_t)rows() * call.q_heads * 2);

@@ -48,6 +48,10 @@ class Plan {
     Plan(Ints item_position, Ints item_block_start, Ints blocks, Ints item_row_start, Ints item_rows, Ints row_first,
          Ints row_end, Ints row_sinks);
 
+    // An item stays within a cell, blocks lie in the pool, and one that was released is seen by nobody; else throws
+    // std::invalid_argument. ``run`` does it too.
+    void check_blocks(int tokens_per_block, int64_t blocks);
+
     // Fills call.out. Throws std::invalid_argument for a block outside the pool.
     void run(const Table& table, const View& view, const Call& call, int threads);
 
@@ -79,7 +83,6 @@ class Plan {
     };
 
     void check() const;
-    void check_blocks(int tokens_per_block) const;
     void cut(const Shape& shape);
     void close_wave(int unit_begin, int n_slots, int kv_heads);
     int64_t multiply_adds(const View& view, int q_heads) const;
@@ -92,7 +95,7 @@ class Plan {
 
     Ints item_position_, item_block_start_, blocks_, item_row_start_, item_rows_, row_first_, row_end_, row_sinks_;
     Ints order_;  // items by ascending position
-    int max_block_ = -1;
+    int max_block_ = -1, checked_tokens_ = 0;
     Shape cut_for_{};
     int max_slots_ = 0;
     std::vector<Unit> units_;

@@ -1,7 +1,7 @@
 // Softmax of a tile's scores from an empty start: maximum, weights 2^(score - maximum), their sum.
 //
-// Scores are kept in units of log2(e), so that a power of two is all it takes. The first pass over a row only finds its
-// maximum; the second turns the scores into weights, and for packed V into integers at once.
+// Scores count in units of log2(e), so that a power of two is all it takes; what brings them there (``unit_of``) is left
+// to the second pass over a row wherever that keeps their order, and the first one only finds the maximum.
 #pragma once
 
 #include "tile.h"
@@ -33,8 +33,8 @@ struct Fetcher {
 struct Factors {
     const Cell& cell;
     alignas(64) float k[CELL_GROUPS * LANES], v[CELL_GROUPS * LANES];
-    const uint16_t* seen = nullptr;  // the row that ``v`` was made for
-    float weight_scale = 0;
+    const uint16_t* seen = nullptr;  // the row that ``v`` was made for: 0 in slots it does not see
+    bool bad = false;                // it sees a scale that is no number
 
     explicit Factors(const Cell& c) : cell(c) {
         if (!packed(c.k_element)) return;
@@ -42,8 +42,6 @@ struct Factors {
         for (int i = 0; i < c.groups * LANES; i += W) store(k + i, F16::load(c.k_scale[i / LANES] + i % LANES) * scale);
     }
 
-    // Weights are at most 1, so with the largest scale a row sees they fit whatever they are. A row's own slots decide:
-    // what else is in the tile changes nothing.
     void see(const uint16_t* row) {
         if (seen && memcmp(seen, row, sizeof(uint16_t) * cell.groups) == 0) return;
         seen = row;
@@ -55,10 +53,7 @@ struct Factors {
             store(v + i, s);
             top = higher(top, magnitude_bits(s));
         }
-        const Whole whole = Whole::of(top);
-        const vf inverse = splat(whole.inverse);
-        for (int i = 0; i < cell.groups * LANES; i += W) store(v + i, load(v + i) * inverse);
-        weight_scale = whole.scale;
+        bad = highest_bits(top) >= 0x7f800000;
     }
 };
 
@@ -93,28 +88,40 @@ static float finish_scores(const Cell& c, const Factors& f, const uint16_t* seen
     return highest(m);
 }
 
-// 2^((score - max) * unit) in place, for packed V times the slot's factor as 16-bit integers (slot by slot from the
-// start of the row, 0 for hidden slots). Returns the sum of the weights. Masked lanes hold -inf and become 0.
+// 2^((score - max) * unit) in place, for packed V times the slot's scale; ``top`` is the largest of those. Returns the
+// sum of the weights. Masked lanes hold -inf and become 0.
 template <bool PACKED>
-static float exponentiate(const Cell& c, const Factors& f, const uint16_t* seen, float* s, float max, float unit, Fetcher& fetcher) {
+static float exponentiate(const Cell& c, const Factors& f, const uint16_t* seen, float* s, float max, float unit,
+                          Fetcher& fetcher, float* top) {
     const vf m = splat(max), u = splat(unit);
-    vf total = {};
+    vf total = {}, most = {};
     for (int g = 0; g < c.groups; g++) {
-        int16_t* narrow = (int16_t*)s + g * LANES;
-        if (!seen[g]) {
-            if (PACKED) memset(narrow, 0, LANES * sizeof(int16_t));
-            continue;
-        }
+        if (!seen[g]) continue;
         fetcher.step();
         for (int j = 0; j < GROUP_VECTORS; j++) {
             const int at = g * LANES + j * W;
-            const vf p = power_of_two((load(s + at) - m) * u);
+            vf p = power_of_two((load(s + at) - m) * u);
             total += p;
-            if (PACKED) store_narrow(narrow + j * W, nearest(p * load(f.v + at)));
-            else store(s + at, p);
+            if (PACKED) p *= load(f.v + at), most = maximum(most, p);
+            store(s + at, p);
         }
     }
+    if (PACKED) *top = highest(most);
     return sum(total);
+}
+
+// A row's weights of packed V as 16-bit integers in place, slot by slot from the start of the row, 0 for hidden slots.
+// Returns what one of them stands for. A weight that is no number needs no care: the row's sum is none either.
+static float integer_weights(const Cell& c, const uint16_t* seen, float* s, float top) {
+    const bool none = !(top >= LEAST);
+    const vf inverse = splat(none ? 0 : MOST / top);
+    for (int g = 0; g < c.groups; g++) {
+        int16_t* narrow = (int16_t*)s + g * LANES;
+        if (!seen[g]) memset(narrow, 0, LANES * sizeof(int16_t));
+        for (int j = 0; j < GROUP_VECTORS && seen[g]; j++)
+            store_narrow(narrow + j * W, nearest(load(s + g * LANES + j * W) * inverse));
+    }
+    return none ? 0 : top / MOST;
 }
 
 KVIST_INLINE void softmax(Tile& t) {
@@ -123,16 +130,17 @@ KVIST_INLINE void softmax(Tile& t) {
     Factors f(c);
     for (int i = 0; i < t.n; i++) {
         const uint16_t* seen = c.seen[t.row(i)];
-        const float unit = unit_of(c, t.q_scale[i]);
+        const float q_scale = packed(c.k_element) ? t.q_scale[i] : 0, unit = unit_of(c, q_scale);
         float* s = t.scores[i];
-        const float max = packed(c.k_element) ? finish_scores<true>(c, f, seen, s, t.q_scale[i], fetcher)
+        const float max = packed(c.k_element) ? finish_scores<true>(c, f, seen, s, q_scale, fetcher)
                                               : finish_scores<false>(c, f, seen, s, 0, fetcher);
         if (packed(c.v_element)) {
+            float top;
             f.see(seen);
-            t.total[i] = exponentiate<true>(c, f, seen, s, max, unit, fetcher);
-            t.weight_scale[i] = f.weight_scale;
+            t.total[i] = exponentiate<true>(c, f, seen, s, max, unit, fetcher, &top);
+            t.weight_scale[i] = f.bad ? __builtin_nanf("") : integer_weights(c, seen, s, top);
         } else {
-            t.total[i] = exponentiate<false>(c, f, seen, s, max, unit, fetcher);
+            t.total[i] = exponentiate<false>(c, f, seen, s, max, unit, fetcher, nullptr);
         }
         t.max[i] = max * unit;
     }

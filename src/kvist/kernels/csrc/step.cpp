@@ -55,7 +55,7 @@ Program::Program(int hidden, float eps, float embedding_scale, Product embed, Pr
 void Program::add(const StepLayer& l) {
     const View& v = l.view;
     const int q_width = l.q_heads * v.key_dim, out_width = l.q_heads * v.value_dim;
-    need(v.kv_heads > 0 && l.q_heads % v.kv_heads == 0, "query heads do not divide among the KV heads");
+    need(v.kv_heads > 0 && l.q_heads > 0 && l.q_heads % v.kv_heads == 0, "query heads do not divide among the KV heads");
     need(v.key_dim <= MAX_DIM && v.value_dim <= MAX_DIM, "a head is too wide");
     need(l.qkv.in == hidden_ && l.qkv.out == q_width + kv_width(l), "qkv does not fit the heads");
     need(l.o.in == out_width && l.o.out == hidden_, "o does not fit the heads");
@@ -78,14 +78,15 @@ void Program::check(const Step& s) const {
         for (int r = 0; r < s.rows; r++) need(g.block[r] < s.blocks, "a row would be written outside the pool");
     for (const StepLayer& l : layers_) {
         need((size_t)l.group < s.groups.size() && s.groups[l.group].plan->rows() == s.rows, "a layer without its work list");
+        const StepGroup& g = s.groups[l.group];
+        g.plan->check_blocks(l.view.tokens_per_block, s.blocks);
+        for (int r = 0; r < s.rows; r++)
+            need(g.block[r] < 0 || (unsigned)g.slot[r] < (unsigned)l.view.tokens_per_block, "a slot outside of its block");
         need(l.rope < (int)ropes_.size(), "a layer without its rotation");
         if (l.rope < 0) continue;
         const RopeRows& rope = ropes_[l.rope];
         need(2 * rope.half <= l.view.key_dim, "rotation wider than a head");
         need(index(s.positions, s.rows, rope.known), "a position without a cos/sin row");
-        const StepGroup& g = s.groups[l.group];
-        for (int r = 0; r < s.rows; r++)
-            need(g.block[r] < 0 || (unsigned)g.slot[r] < (unsigned)l.view.tokens_per_block, "a slot outside of its block");
     }
 }
 

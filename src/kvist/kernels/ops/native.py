@@ -42,7 +42,7 @@ class NativeOps:
         rows, width = x.shape
         n, k = weight.outputs, weight.inputs
         if out is None:
-            out = torch.empty((rows, n))
+            out = torch.empty((rows, n), dtype=torch.float32, device="cpu")
         element = WEIGHT_ELEMENT.get(weight.kind)
         if (
             element is None
@@ -50,8 +50,7 @@ class NativeOps:
             or out.shape != (rows, n)
             or x.dtype is not torch.float32
             or out.dtype is not torch.float32
-            or not (x.is_contiguous() and weight.data.is_contiguous() and out.is_contiguous())
-            or (weight.kind in RECORD_BYTES and not _whole(weight))
+            or not (x.is_contiguous() and out.is_contiguous() and weight.readable)
         ):
             raise _refused(x, weight, out)
         address = 0 if bias is None else _float(bias, (n,))
@@ -102,7 +101,7 @@ class NativeOps:
         rows, both = shape = gate_up.shape
         width = both // 2
         if out is None:
-            out = torch.empty((rows, width))
+            out = torch.empty((rows, width), dtype=torch.float32, device="cpu")
         self._native.gated(_float(gate_up, shape), ACTIVATION[activation], _float(out, (rows, width)), rows, width)
         return out
 
@@ -179,19 +178,6 @@ def _float(t: torch.Tensor, shape: tuple[int, ...]) -> int:
     if t.dtype is not torch.float32 or t.shape != shape or not t.is_contiguous():
         raise BadValue("tensor", (tuple(t.shape), t.dtype), f"contiguous float32 of shape {tuple(shape)}")
     return t.data_ptr()
-
-
-def _whole(weight: Matrix) -> bool:
-    """Whether a packed matrix has all its records, where the kernels can read them."""
-    data = weight.data
-    groups, rest = divmod(weight.inputs, GROUP)
-    records = -(-weight.outputs // LANES) * groups
-    return (
-        rest == 0
-        and data.dtype is torch.uint8
-        and data.numel() == records * RECORD_BYTES[weight.kind]
-        and data.data_ptr() % 64 == 0
-    )
 
 
 def _refused(x: torch.Tensor, weight: Matrix, out: torch.Tensor) -> BadValue:
