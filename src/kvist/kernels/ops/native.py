@@ -12,7 +12,7 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
-from kvist.kernels.matrix import Matrix
+from kvist.kernels.matrix import GROUP, Matrix
 from kvist.kernels.native_module import Views, load
 
 WEIGHT_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
