@@ -424,3 +424,19 @@ def test_parts_of_a_split_gguf_are_added(tmp_path):
     part.unlink()
     alone = weights_at(first, spec)
     assert alone.tag == "measured" and "of 2" in alone.how
+
+
+def test_a_step_reads_weights_as_they_were_loaded():
+    """kvist's steps read its packed records, other engines' the file's own bytes."""
+    from kvist.planner.ask import Question, resolve
+    from kvist.spec.read import read_spec
+    from real_model import packaged
+
+    facts = weights_at(packaged(), read_spec(packaged()))
+    ratio = sum(facts.kinds.values()) / facts.total_bytes
+    assert facts.repacked == 1 and facts.as_loaded().repacked == ratio != 1
+    ours, theirs = (
+        resolve(Question(str(packaged()), "H100", engine=engine))[0].widths for engine in ("kvist", "llama.cpp")
+    )
+    for part in ("dense", "expert", "head"):
+        assert getattr(ours, part) == pytest.approx(ratio * getattr(theirs, part))
