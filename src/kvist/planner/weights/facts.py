@@ -60,7 +60,7 @@ class WeightFacts:
 
     def as_loaded(self) -> WeightFacts:
         """The same weights as kvist's own loader keeps them; unchanged where the files are not at hand."""
-        if not self.kinds:
+        if not self.kinds or not self.total_bytes:
             return self
         how = f"{self.how}, loaded as {kinds_text(self.kinds, 'packed')}"
         loaded = sum(self.kinds.values())
