@@ -52,8 +52,8 @@ def accuracy_table() -> str:
             lines.append(f"| {name} | {numbers} | {s['within_15_percent']} of {summary['points']} |")
     lines += [
         "",
-        f"SmolLM2-135M, {weights} weights, on {machine['cpu']}, {machine['threads']} threads: context 128 to 7,500 x batch 1, 4, 16 x KV"
-        f" formats, predicted from {len(points)} points of which none is on that grid."
+        f"SmolLM2-135M, {weights} weights, on {machine['cpu']}, {machine['threads']} threads: context 128 to 7,500"
+        f" x batch 1, 4, 16 x KV formats, predicted from {len(points)} points of which none is on that grid."
         f" `{machine['command']}`, commit {machine['commit']}, [record](../results/{file}).",
     ]
     return "\n".join(lines)

@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+from kernels_tables import kernels_tables
 from peers_tables import peers_short, peers_table, quality_table
 from planner_tables import accuracy_table, check_table
 from planner_tables import peers_table as planner_peers_table
@@ -129,6 +130,7 @@ PARTS = {
         "planner-peers": planner_peers_table,
     },
     "docs/peers.md": {"peers": peers_table, "quality": quality_table},
+    "docs/kernels.md": {"kernels": kernels_tables},
     "docs/devices.md": {"devices": devices},
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/serving.md": {"serving": serving_table},

@@ -61,7 +61,7 @@ def summary(record):
 def markdown(record, link, only=()):
     """For the documents: kvist's best row and the best peer's, each piece of work (of those named, if any are)."""
     out = [
-        "| work | kvist, tok/s | weights, KV, numerics | best peer, tok/s | which | ratio | floor, tok/s | share of floor |",
+        "| work | kvist, tok/s | weights, KV, numerics | best peer, tok/s | which | ratio | floor, tok/s | of floor |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for what, mine, theirs in summary(record):

@@ -136,15 +136,29 @@ OPTIONS: Final[dict[str, Option]] = {
         "f16, f32, bf16, int8t, or K/V as in f16/int8t",
         "number format of K and V: f16 (the default), f32, bf16, int8t, or K/V as in f16/int8t",
     ),
-    "evict": Option("cache", "evict", read_text, "auto, lru or interval", "which cached block goes first: auto (the default), lru or interval"),
+    "evict": Option(
+        "cache",
+        "evict",
+        read_text,
+        "auto, lru or interval",
+        "which cached block goes first: auto (the default), lru or interval",
+    ),
     "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
     "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step (512)"),
-    "max_sequences": Option("sched", "max_sequences", read_int, "a whole number", "most sequences running at a time (64)"),
+    "max_sequences": Option(
+        "sched", "max_sequences", read_int, "a whole number", "most sequences running at a time (64)"
+    ),
     "chunk_tokens": Option(
         "sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"
     ),
     "context_tokens": Option("sched", "context_tokens", read_int, "a whole number", "longest sequence"),
-    "order": Option("sched", "order", read_text, "fcfs or prefix", "which sequence goes first: fcfs or prefix (serve: prefix, else fcfs)"),
+    "order": Option(
+        "sched",
+        "order",
+        read_text,
+        "fcfs or prefix",
+        "which sequence goes first: fcfs or prefix (serve: prefix, else fcfs)",
+    ),
     "itl_slo": Option(
         "sched",
         "itl_slo",
