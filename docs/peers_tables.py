@@ -40,13 +40,14 @@ def peers_table() -> str:
 
 def peers_short() -> str:
     """The few rows of it that stand on the first page; empty where nothing was measured."""
+    from benchmarks.peers.plot import FILE
     from benchmarks.peers.table import markdown
 
     found = newest("peers")
     if found is None:
         return ""
     record, name = found
-    more = "[All of it, with the plot](docs/peers.md)."
+    more = f"[All of it{', with the plot' if FILE.exists() else ''}](docs/peers.md)."
     return f"{markdown(record, f'[JSON](results/{name})', FIRST_PAGE)} {more}"
 
 
