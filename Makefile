@@ -1,5 +1,6 @@
 # make run    set up from nothing and generate from the packaged model
 # make test   set up from nothing and run the whole test suite
+# make bench  every benchmark in turn, then the tables of the docs; hours on a quiet machine (CONTRIBUTING.md)
 VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin

@@ -1,10 +1,10 @@
 """Speed of the native kernels against what this machine can do. Geometry: SmolLM2-135M (30 layers, 9/3 heads of 64).
 
-    python -m benchmarks.kernels [--quick] [--isa avx2] [--json results/kernels.json]
+    python -m benchmarks.kernels [--quick] [--isa avx2] [--json FILE]
 
 Every figure is the median of at least five repetitions. The yardsticks are measured by the same module in the same
 process: multiply-add rate once, read bandwidth again beside every figure it is held against: on shared hosts it moves
-by half within a minute.
+by half within a minute. The newest record in ``results/`` makes the tables of docs/kernels.md.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.machine import Others, describe, save
 from kvist.kernels.attention.base import LayerView
 from kvist.kernels.attention.native import NativeAttention
 from kvist.kernels.attention.worklist import build
@@ -32,6 +35,7 @@ from kvist.spec.layer import Retention
 LAYERS, Q_HEADS, KV_HEADS, DIM, TOKENS = 30, 9, 3, 64, 32
 FLOPS_PER_PAIR = 4 * DIM
 SHAPES = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
+ALL_PARTS = "decode,prefill,linear,overhead"
 Row = dict[str, object]
 
 
@@ -229,22 +233,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the time, rougher figures")
     parser.add_argument("--isa", help="force an instruction set")
-    parser.add_argument("--only", default="decode,prefill,linear,overhead", help="parts, separated by commas")
-    parser.add_argument("--json", help="also write the rows here")
+    parser.add_argument("--only", default=ALL_PARTS, help="parts, separated by commas")
+    parser.add_argument("--json", help="where the record goes (whole runs: to results/)")
     args = parser.parse_args()
     native = load()
     if args.isa:
         native.choose(args.isa)
     seconds = 0.2 if args.quick else 1.0
     peak = {t: 2 * native.multiply_rate(t, 0.5) for t in (1, 2)}
-    rows: list[Row] = [
-        {
-            "what": "machine", "isa": native.isa(),
-            "read_gb_s_1": bandwidth(1) / 1e9, "read_gb_s_2": bandwidth(2) / 1e9,
-            "peak_gflop_s_1": peak[1] / 1e9, "peak_gflop_s_2": peak[2] / 1e9,
-        }
-    ]  # fmt: skip
-    print(show(rows[0]), flush=True)
+    machine = describe(" ".join(["python -m benchmarks.kernels", *sys.argv[1:]])) | {
+        "read_gb_s_1": bandwidth(1) / 1e9, "read_gb_s_2": bandwidth(2) / 1e9,
+        "peak_gflop_s_1": peak[1] / 1e9, "peak_gflop_s_2": peak[2] / 1e9,
+    }  # fmt: skip
+    print(show(machine), flush=True)
+    rows: list[Row] = []
+    meter = Others()
     parts: dict[str, Callable[[], list[Row]]] = {
         "decode": lambda: decode(seconds),
         "prefill": lambda: prefill(seconds, peak),
@@ -255,9 +258,12 @@ def main() -> None:
         for row in parts[part]():
             print(show(row), flush=True)
             rows.append(row)
+    machine["other_processes_cpu_share"] = meter.share()
+    record = {"machine": machine, "rows": rows}
     if args.json:
-        with open(args.json, "w") as f:
-            json.dump(rows, f, indent=1)
+        Path(args.json).write_text(json.dumps(record, indent=1) + "\n")
+    elif args.only == ALL_PARTS and not args.quick and not args.isa:
+        print(f"written to {save('kernels', 'smollm2-135m', record)}")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ def options():
     ap.add_argument("--batches", default=",".join(map(str, BATCHES)))
     ap.add_argument("--formats", default=",".join(ELEMENTS))
     ap.add_argument("--tokens", type=int, default=12, help="decoded tokens per reading")
+    ap.add_argument("--dtype", default="packed", help="weights in memory: packed, int8, f32 or bf16")
     ap.add_argument("--threads", type=int, default=2)
     a = ap.parse_args()
     whole = lambda text: [int(x) for x in text.split(",")]  # noqa: E731
@@ -199,7 +200,7 @@ def main() -> None:
     console, start = Console(width=None if sys.stdout.isatty() else 130), time.perf_counter()
     record = {"machine": describe(" ".join(["python -m benchmarks.planner_accuracy", *sys.argv[1:]]))}
     load = Load.start()
-    model = Model.load(None, "f32")
+    model = Model.load(None, a.dtype)
     machine, rows = run(model, points, a.tokens, console)
     rows = with_predictions(rows, machine, model.spec)
     total = summary(rows)

@@ -24,7 +24,7 @@ def random_ids(n: int, seed: int) -> tuple[int, ...]:
 
 
 class Kvist:
-    """kvist with fp32 weights and the given KV format, as ``kvist generate`` builds it."""
+    """kvist as ``kvist generate --dtype f32`` builds it, with the given KV format: both sides have f32 weights."""
 
     def __init__(self, kv_format: str = "f16", threads: int = 2) -> None:
         engine = EngineConfig(CacheConfig(memory_bytes=1 << 30, format=kv_format))

@@ -6,6 +6,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
+FIRST_PAGE = (
+    "decode at 128",
+    "decode at 2,048",
+    "decode at 7,500",
+    "prefill of 2,048",
+    "16 x (2,048 shared + 64), prefix cached",
+)
 NOTHING = "*(no measurement yet: `make bench`)*"
 sys.path.insert(0, str(ROOT))  # the tables are the benchmarks' own
 
@@ -17,8 +24,8 @@ def newest(what: str) -> tuple[dict, str] | None:
     return (json.loads(found[-1].read_text()), found[-1].name) if found else None
 
 
-def peers_table(root: str = "../") -> str:
-    """kvist's best row and the best peer's for each piece of work, and the plot. ``root``: the way to the top."""
+def peers_table() -> str:
+    """kvist's best row and the best peer's for each piece of work, and the plot."""
     from benchmarks.peers.plot import FILE
     from benchmarks.peers.table import markdown
 
@@ -26,9 +33,22 @@ def peers_table(root: str = "../") -> str:
     if found is None:
         return NOTHING
     record, name = found
-    text = markdown(record, f"[JSON]({root}results/{name})")
-    place = f"{root}{FILE.relative_to(ROOT).as_posix()}"
+    text = markdown(record, f"[JSON](../results/{name})")
+    place = f"../{FILE.relative_to(ROOT).as_posix()}"
     return f"{text}\n\n![Decode speed against context]({place})" if FILE.exists() else text
+
+
+def peers_short() -> str:
+    """The few rows of it that stand on the first page; empty where nothing was measured."""
+    from benchmarks.peers.plot import FILE
+    from benchmarks.peers.table import markdown
+
+    found = newest("peers")
+    if found is None:
+        return ""
+    record, name = found
+    more = f"[All of it{', with the plot' if FILE.exists() else ''}](docs/peers.md)."
+    return f"{markdown(record, f'[JSON](results/{name})', FIRST_PAGE)} {more}"
 
 
 def quality_table() -> str:

@@ -37,7 +37,8 @@ def accuracy_table() -> str:
     if newest is None:
         return "*(not measured yet: `python -m benchmarks.planner_accuracy`)*"
     record, file = newest
-    machine, summary = record["machine"], record["summary"]
+    machine, summary, measured = record["machine"], record["summary"], record["measured_machine"]
+    weights, points = measured["origin"]["weights"], measured["points"]
     lines = ["| error of | median | mean of absolute | worst | within 15 % |", "|---|---|---|---|---|"]
     names = {
         "ttft_error": "first token",
@@ -51,8 +52,8 @@ def accuracy_table() -> str:
             lines.append(f"| {name} | {numbers} | {s['within_15_percent']} of {summary['points']} |")
     lines += [
         "",
-        f"SmolLM2-135M on {machine['cpu']}, {machine['threads']} threads: context 128 to 7,500 x batch 1, 4, 16 x KV"
-        " formats, predicted from eight points of which none is on that grid."
+        f"SmolLM2-135M, {weights} weights, on {machine['cpu']}, {machine['threads']} threads: context 128 to 7,500"
+        f" x batch 1, 4, 16 x KV formats, predicted from {len(points)} points of which none is on that grid."
         f" `{machine['command']}`, commit {machine['commit']}, [record](../results/{file}).",
     ]
     return "\n".join(lines)

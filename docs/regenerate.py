@@ -5,7 +5,8 @@ import re
 import sys
 from pathlib import Path
 
-from peers_tables import newest, peers_table, quality_table
+from kernels_tables import kernels_tables
+from peers_tables import peers_short, peers_table, quality_table
 from planner_tables import accuracy_table, check_table
 from planner_tables import peers_table as planner_peers_table
 from serving_tables import serving_table
@@ -16,8 +17,8 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 def measured_table() -> str:
     """The newest comparison with all peers in results/, or with transformers alone where there is none."""
-    if newest("peers") is not None:
-        return peers_table("")
+    if short := peers_short():
+        return short
 
     def measured_at(path: Path) -> str:
         return json.loads(path.read_text())["machine"]["at"]
@@ -129,6 +130,7 @@ PARTS = {
         "planner-peers": planner_peers_table,
     },
     "docs/peers.md": {"peers": peers_table, "quality": quality_table},
+    "docs/kernels.md": {"kernels": kernels_tables},
     "docs/devices.md": {"devices": devices},
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/serving.md": {"serving": serving_table},

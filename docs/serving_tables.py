@@ -35,8 +35,8 @@ def _stall(record: dict) -> list[tuple[str, str]]:
         rows += [
             (
                 f"longest gap of {who}, while a {record['prompt']:,}-token prompt comes in",
-                f"{m['stall']:.1f}x a step before it ({m['longest_gap_ms']:.0f} ms against {m['step_before_ms']:.1f} ms;"
-                f" without it the longest is {m['longest_gap_before_ms']:.0f} ms)",
+                f"{m['stall']:.1f}x a step before it ({m['longest_gap_ms']:.0f} ms against"
+                f" {m['step_before_ms']:.1f} ms, where the longest is {m['longest_gap_before_ms']:.0f} ms)",
             ),
             ("what the prompt pays for that: its first token, against alone", f"{m['slowdown']:.1f}x later"),
         ]
@@ -80,6 +80,7 @@ def serving_table() -> str:
     machine = notes[-1]
     lines += [
         "",
-        f"SmolLM2-135M, fp32 weights, f16 KV, on {machine['cpu']}, {machine['cores']} cores; medians of rounds.",
+        "SmolLM2-135M, weights packed as in the file, f16 KV, on"
+        f" {machine['cpu']}, {machine['cores']} cores; medians of rounds.",
     ]
     return "\n".join(lines)

@@ -58,14 +58,16 @@ def summary(record):
             yield piece["what"], max(mine, key=lambda r: r["median"]), theirs[0] if theirs else None
 
 
-def markdown(record, link):
-    """For the documents: kvist's best row and the best peer's, each piece of work."""
+def markdown(record, link, only=()):
+    """For the documents: kvist's best row and the best peer's, each piece of work (of those named, if any are)."""
     out = [
-        "| tok/s | kvist | | best peer | | ratio | floor | share of floor |",
+        "| work | kvist, tok/s | weights, KV, numerics | best peer, tok/s | which | ratio | floor, tok/s | of floor |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for what, mine, theirs in summary(record):
-        row = f"{mine['weights']} weights, {mine['kv']} KV, {mine['numerics']}"
+        if only and what not in only:
+            continue
+        row = f"{mine['weights']}, {mine['kv']}, {mine['numerics']}"
         peer = f"{theirs['median']:,.1f} | {theirs['side']} | {mine['ratio']:.2f}x" if theirs else " | | "
         floor = f"{mine['floor']:,.1f} | {mine['share_of_floor']:.0%}"
         out.append(f"| {what} | **{mine['median']:,.1f}** | {row} | {peer} | {floor} |")

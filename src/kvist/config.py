@@ -124,23 +124,47 @@ class Option:
 OPTIONS: Final[dict[str, Option]] = {
     "kv_blocks": Option("cache", "blocks", read_int, "a whole number", "size of the pool in blocks"),
     "kv_memory": Option(
-        "cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes"
+        "cache", "memory_bytes", read_bytes, "a size such as 512MiB or 2GiB", "size of the pool in bytes (1GiB)"
     ),
-    "block_tokens": Option("cache", "block_tokens", read_int, "a whole number", "tokens of a block (a power of two)"),
+    "block_tokens": Option(
+        "cache", "block_tokens", read_int, "a whole number", "tokens of a block, a power of two (32)"
+    ),
     "kv_format": Option(
-        "cache", "format", read_text, "f16, f32, bf16, int8t, or K/V as in f16/int8t", "number format of K and V"
+        "cache",
+        "format",
+        read_text,
+        "f16, f32, bf16, int8t, or K/V as in f16/int8t",
+        "number format of K and V: f16 (the default), f32, bf16, int8t, or K/V as in f16/int8t",
     ),
-    "evict": Option("cache", "evict", read_text, "auto, lru or interval", "which cached block goes first (auto)"),
+    "evict": Option(
+        "cache",
+        "evict",
+        read_text,
+        "auto, lru or interval",
+        "which cached block goes first: auto (the default), lru or interval",
+    ),
     "prefix_cache": Option("cache", "reuse", read_bool, "true or false", "reuse what earlier requests computed"),
-    "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step"),
-    "max_sequences": Option("sched", "max_sequences", read_int, "a whole number", "most sequences running at a time"),
+    "token_budget": Option("sched", "token_budget", read_int, "a whole number", "most tokens computed in a step (512)"),
+    "max_sequences": Option(
+        "sched", "max_sequences", read_int, "a whole number", "most sequences running at a time (64)"
+    ),
     "chunk_tokens": Option(
         "sched", "chunk_tokens", read_int, "a whole number", "most tokens of one sequence in a step"
     ),
     "context_tokens": Option("sched", "context_tokens", read_int, "a whole number", "longest sequence"),
-    "order": Option("sched", "order", read_text, "fcfs or prefix", "which sequence goes first"),
+    "order": Option(
+        "sched",
+        "order",
+        read_text,
+        "fcfs or prefix",
+        "which sequence goes first: fcfs or prefix (serve: prefix, else fcfs)",
+    ),
     "itl_slo": Option(
-        "sched", "itl_slo", read_text, "off, 80ms or 2x", "longest step while sequences are being continued"
+        "sched",
+        "itl_slo",
+        read_text,
+        "off, 80ms or 2x",
+        "longest step beside running answers: off, 80ms or 2x (serve: 1.75x, else off)",
     ),
 }
 

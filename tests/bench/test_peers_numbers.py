@@ -155,6 +155,13 @@ def test_the_page_has_one_line_a_piece_with_and_without_peers():
     lines = [x for x in text.splitlines() if x.startswith("|")]
     assert len(lines) == 4 and len({x.count("|") for x in lines}) == 1
     assert "| decode at 100 | **4.0** |" in text and "1.00x" in lines[2] and "[JSON](x)" in text
+    assert all(head.strip() for head in lines[0].strip("|").split("|"))
+
+
+def test_the_first_page_has_the_rows_it_names_and_no_others():
+    pieces = [measure(Plain(c, 8), rig([]), 3, lambda: None) for c in (100, 128, 7500)]
+    lines = table.markdown(record(*pieces), "x", ("decode at 128", "decode at 7,500", "prefill of 9")).splitlines()
+    assert [x.split(" | ")[0] for x in lines if "decode" in x] == ["| decode at 128", "| decode at 7,500"]
 
 
 def test_the_plot_draws_each_engines_best_and_kvists_floors(tmp_path):

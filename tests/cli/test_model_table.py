@@ -60,6 +60,13 @@ def test_smollm2():
     assert "8,192 tokens (full)" in text and "32,768" not in text
 
 
+def test_packed_tiles_have_pairs_side_by_side_and_scales_behind():
+    text = " ".join(drawn(read_config(LLAMA, name="SmolLM2"), "f16/int8t", width=140).split())
+    assert "2 x 64 x 16 f16" in text and "16 x 64 x 2 int8t, 32 scales f16" in text
+    text = " ".join(drawn(read_config(LLAMA, name="SmolLM2"), "int8t", width=140).split())
+    assert "2 x 32 x 16 x 2 int8t, 32 scales f16" in text and "int8t 11,880" in text
+
+
 @pytest.mark.parametrize("stem", SOME)
 def test_data_add_up(stem):
     spec = spec_of(stem)

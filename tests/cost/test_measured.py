@@ -108,6 +108,17 @@ def test_where_it_fits():
     assert "30%" in busy.caveats[0] and not MACHINE.caveats
 
 
+def test_weights_are_those_of_the_run_and_others_are_spoken_of():
+    assert MACHINE.widths == Widths(4, 4, 4, 4) and not MACHINE.other_weights(4.0)
+    packed = replace(MACHINE, origin=replace(ORIGIN, weights="packed", weight_bytes=0.72))
+    assert MeasuredMachine.from_dict(json.loads(json.dumps(packed.to_dict()))) == packed
+    assert packed.widths == Widths(0.72, 0.72, 0.72, 4)
+    assert not packed.other_weights(0.625) and not packed.other_weights(0.72)
+    for other in (0.5, 1.06, 2.0):
+        (said,) = packed.other_weights(other)
+        assert "packed weights of 0.72 bytes" in said and f"{other:.3g}" in said
+
+
 def test_it_stands_as_a_device():
     device = MACHINE.device()
     assert (device.kind, device.memory_bytes, device.bandwidth_bytes_per_s) == ("cpu", 64 << 30, 50e9)
@@ -164,6 +175,8 @@ def broken(**changes):
         (broken(bandwidth__tag="sworn"), "bandwidth.tag is 'sworn'"),
         (broken(gemm=[[1]]), "gemm[0] is [1]"),
         (broken(origin__weights="int8"), "cannot be"),
+        (broken(origin__weights="int8", origin__weight_bytes=-1.0), "cannot be"),
+        (broken(origin__weights="int3", origin__weight_bytes=0.5), "cannot be"),
         (broken(origin__cores=1.5), "origin.cores is 1.5"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

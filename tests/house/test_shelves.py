@@ -16,6 +16,13 @@ def test_attention():
     assert set(registry.names()) == named("kernels/attention")
 
 
+def test_codecs():
+    """Every element that a cache can be asked for, and no other."""
+    from kvist.spec.format import ELEMENTS
+
+    assert named("kernels/codec") == set(ELEMENTS)
+
+
 def test_evict():
     from kvist.cache.evict import registry
 

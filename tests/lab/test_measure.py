@@ -215,6 +215,8 @@ def test_a_whole_measurement(model, quick):
     assert machine.origin.cpu == host.cpu_name() and machine.origin.threads >= 1
     assert machine.fits_here(host.cpu_name(), machine.origin.threads)
     assert [t[:2] for t in told if "fitting" not in t[2]] == [(i, 9) for i in range(9)]
+    assert (machine.origin.weights, machine.origin.weight_bytes) == ("f32", model.weight_bytes)
+    assert machine.widths.dense == pytest.approx(4.0, rel=0.02)
     work = ModelWork(model.spec, KVFormat.parse("f16"), machine.widths)
     assert machine.step(work.step([Chunk(1, 50)])).best > 0
 
@@ -253,6 +255,14 @@ def test_the_best_guess_lies_between_the_memorys_speeds(quick):
 def test_a_model_too_slow_for_the_points_gets_shorter_ones(model, quick, monkeypatch):
     monkeypatch.setattr("kvist.lab.measure.PATIENCE_S", 1e-3)
     assert all(p.context_tokens < t.context_tokens for p, t in zip(Measurement(model, TINY).points, TINY, strict=True))
+
+
+def test_weights_are_measured_as_they_run_by_default():
+    from inspect import signature
+
+    from kvist.runtime.build import BuildOptions
+
+    assert signature(measure).parameters["dtype"].default == BuildOptions().dtype == "packed"
 
 
 def test_wrong_calls_are_refused():

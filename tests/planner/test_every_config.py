@@ -109,6 +109,18 @@ def test_fewer_bits_fit_more_users(worked, engine):
     assert b.longest_tokens >= a.longest_tokens
 
 
+def test_every_element_that_kvist_has_is_planned_and_int8t_is_suggested(worked):
+    from kvist.planner.decide.suggest import cache_formats
+    from kvist.planner.engines.registry import cache_types
+    from kvist.spec.format import ELEMENTS
+
+    assert set(cache_types("kvist")) == set(ELEMENTS)
+    assert [fmt.name for fmt in cache_formats("kvist")] == ["f32", "f16", "int8t"]
+    wide, narrow = (planned(worked, context=8192, users=4, engine="kvist", kv_format=f) for f in ("f16", "int8t"))
+    assert narrow.users_fit[1] > 1.8 * wide.users_fit[1]
+    assert planned(worked, engine="kvist", kv_format="f16/int8t").setup.kv_format.name == "f16/int8t"
+
+
 def test_a_plan_says_what_each_user_is_promised(worked):
     """Many users: less is guaranteed to each than one alone could take."""
     found = planned(worked, context=8192, users=40)

@@ -4,6 +4,7 @@ import json
 import struct
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -424,3 +425,22 @@ def test_parts_of_a_split_gguf_are_added(tmp_path):
     part.unlink()
     alone = weights_at(first, spec)
     assert alone.tag == "measured" and "of 2" in alone.how
+
+
+def test_a_step_reads_weights_as_they_were_loaded():
+    """Records that are larger than what the file holds take as much longer to read."""
+    from kvist.cost.catalogue import device
+    from kvist.planner.ask import _widths
+    from kvist.spec.read import read_spec
+    from real_model import packaged
+
+    spec = read_spec(packaged())
+    facts = weights_at(packaged(), spec)
+    assert facts.repacked == facts.as_loaded().repacked == 1, "4- and 8-bit types are copied"
+    packed = replace(facts, kinds={"w8": 3 * facts.total_bytes}).as_loaded()
+    assert packed.repacked == 3 and packed.total_bytes == 3 * facts.total_bytes
+    ours, theirs = (_widths(f, spec, device("H100")) for f in (packed, facts))
+    for part in ("dense", "expert", "head"):
+        assert getattr(ours, part) == pytest.approx(3 * getattr(theirs, part))
+    assert ours.activation == theirs.activation == 2
+    assert not replace(facts, total_bytes=0).as_loaded().total_bytes

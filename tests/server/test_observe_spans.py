@@ -104,7 +104,7 @@ def test_what_is_no_endpoint(endpoint):
 
 def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(UsageError, match="otel"):
+    with pytest.raises(UsageError, match=r"kvist\[trace\]"):
         Spans.to("http://localhost:4318")
 
 

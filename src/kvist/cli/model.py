@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.model_facts import describe, ranges
+from kvist.spec.format import INT8T
 from kvist.spec.layout import CacheLayout
 from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes
@@ -118,6 +119,15 @@ def _groups(d: dict[str, Any]) -> RenderableType:
     return table
 
 
+def _tile(stream: dict[str, Any], rows: int) -> str:
+    """Order of a tile's numbers: see ``spec/layout.py``."""
+    dim, by_slot = stream["dim"], stream["name"] == "v"
+    if stream["element"] == INT8T.name:
+        numbers = f"{rows // 2} x {dim} x 2" if by_slot else f"{rows // 16} x {dim // 2} x 16 x 2"
+        return f"{numbers} int8t, {rows} scales f16"
+    return (f"{rows} x {dim}" if by_slot else f"{rows // 16} x {dim} x 16") + f" {stream['element']}"
+
+
 def _block_map(d: dict[str, Any]) -> RenderableType:
     """Where the streams of the first layer's first head lie, for every geometry that a block can have."""
     names = ("groups", "layer record", "head record", "stream", "tile", "offset", "bytes")
@@ -130,13 +140,11 @@ def _block_map(d: dict[str, Any]) -> RenderableType:
     for groups in shapes.values():
         first = groups[0]
         for i, stream in enumerate(first["streams"]):
-            rows, dim = first["rows_per_block"], stream["dim"]
-            tile = f"{rows} x {dim}" if stream["name"] == "v" else f"{rows // 16} x {dim} x 16"
             lead = (ranges([g["id"] for g in groups]), f"{first['record_bytes']:,}", f"{first['head_bytes']:,}")
             table.add_row(
                 *(lead if i == 0 else ("", "", "")),
                 stream["name"],
-                f"{tile} {stream['element']}",
+                _tile(stream, first["rows_per_block"]),
                 f"+{stream['offset_bytes']:,}",
                 f"{stream['bytes']:,}",
             )

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kvist.errors import ModelError
-from kvist.spec.format import F16, F32, KVFormat
+from kvist.spec.format import F16, F32, INT8T, KVFormat
 from kvist.spec.layer import Chunked, Compressed, Full, Latent, LayerSpec, NoMixer, Recurrent, Shared, Window
 from kvist.spec.layout import CacheLayout, Group
 from kvist.spec.model import ModelSpec
@@ -15,7 +15,7 @@ from kvist.spec.weights import weight_elements
 from kvist.units import format_bytes
 
 LENGTHS: Final = (1024, 8192, 32_768)
-FORMATS: Final = (KVFormat(F32, F32), KVFormat(F16, F16))
+FORMATS: Final = (KVFormat(F32, F32), KVFormat(F16, F16), KVFormat(INT8T, INT8T))
 STATE_ELEMENT_BYTES: Final = 4
 
 

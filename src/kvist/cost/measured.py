@@ -21,6 +21,7 @@ from kvist.cost.roofline import Seconds, Traffic
 from kvist.cost.work import Widths, Work
 from kvist.errors import UsageError
 from kvist.spec.format import KVFormat
+from kvist.spec.weight_kinds import DTYPES
 
 __all__ = [
     "BUSY",
@@ -39,6 +40,9 @@ __all__ = [
 VERSION: Final = 1
 """Of the record: another one is refused."""
 
+OTHER_WEIGHTS: Final = 1.25
+"""From this ratio of bytes on weights are another kind than those that were timed."""
+
 FALLBACK_WIDER: Final = 3.0
 """By how much the spread grows for a KV format that was not measured."""
 
@@ -46,13 +50,18 @@ BUSY: Final = 0.10
 """Share of the processor taken by others from which a measurement is not to be trusted."""
 
 WEIGHT_BYTES: Final = {"f32": 4.0, "bf16": 2.0}
+"""Of one weight, where it is the same for every model."""
+
 ALONE: Final = Traffic()
 _MEASURE: Final = "measure this machine: kvist plan --measure"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where, when and with what a record was made. ``others`` is the share of the processor others took meanwhile."""
+    """Where, when and with what a record was made. ``others`` is the share of the processor others took meanwhile.
+
+    ``weights`` is the ``dtype`` of the run, ``weight_bytes`` what a weight of its model took (0: as ``WEIGHT_BYTES``).
+    """
 
     cpu: str
     cores: int
@@ -65,6 +74,7 @@ class Origin:
     versions: Mapping[str, str]
     commit: str = ""
     others: float = 0.0
+    weight_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class MeasuredMachine:
     @property
     def widths(self) -> Widths:
         """Bytes of a weight as measured; activations are computed in f32."""
-        each = WEIGHT_BYTES[self.origin.weights]
+        each = self.origin.weight_bytes or WEIGHT_BYTES[self.origin.weights]
         return Widths(each, each, each, 4.0)
 
     @property
@@ -121,6 +131,16 @@ class MeasuredMachine:
             f"measured while other processes took {self.origin.others:.0%} of the processor: measure again when quiet"
         )
         return (said, *self.notes) if busy else self.notes
+
+    def other_weights(self, weight_bytes: float) -> tuple[str, ...]:
+        """A sentence for a plan whose weights take clearly more or fewer bytes than the ones that were timed."""
+        mine = self.widths.dense
+        if max(mine, weight_bytes) <= OTHER_WEIGHTS * min(mine, weight_bytes):
+            return ()
+        return (
+            f"products were timed over {self.origin.weights} weights of {mine:.3g} bytes each; these have"
+            f" {weight_bytes:.3g}, planned at the same rates: their arithmetic may be slower or faster",
+        )
 
     def fits_here(self, cpu: str, threads: int) -> bool:
         """Whether the record was made on such a processor with as many threads."""
@@ -219,7 +239,8 @@ class MeasuredMachine:
         costs = [p.stream_bytes_per_s for p in pipes] + [o.step_s, o.sequence_s, o.layer_s, o.layer_sequence_s]
         for name in self.attention:
             KVFormat.parse(name)
-        if not self.attention or min(rates) <= 0 or min(costs) < 0 or self.origin.weights not in WEIGHT_BYTES:
+        each = self.origin.weight_bytes or WEIGHT_BYTES.get(self.origin.weights, 0.0)
+        if not self.attention or min(rates) <= 0 or min(costs) < 0 or self.origin.weights not in DTYPES or each <= 0:
             raise UsageError("the record holds rates that cannot be", remedy="measure the machine again")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import torch
 
-from kvist.cost.measured import WEIGHT_BYTES, MeasuredMachine
+from kvist.cost.measured import MeasuredMachine, Origin
 from kvist.errors import BadValue
 from kvist.lab import yardsticks
 from kvist.lab.fit import Reading
@@ -25,6 +25,7 @@ from kvist.lab.outcome import machine_of, origin_of
 from kvist.lab.points import DECODED, POINTS, SHORT_TOKENS, Point, fitting, pool_tokens
 from kvist.lab.rig import Model, Prompt, Rig, Step
 from kvist.runtime.build import MOST_THREADS
+from kvist.spec.weight_kinds import DTYPES
 
 PATIENCE_S: Final = 240.0
 """A model so slow that the points would take longer gets shorter contexts."""
@@ -89,7 +90,11 @@ class Measurement:
     def machine(self) -> MeasuredMachine:
         """What the readings say. Raises ``StateError`` before there are any."""
         self._tell(None, "fitting")
-        return machine_of(self.readings, self.points, origin_of(self.model.name, self.model.dtype, self._load))
+        return machine_of(self.readings, self.points, self._origin())
+
+    def _origin(self) -> Origin:
+        model = self.model
+        return origin_of(model.name, model.dtype, self._load, weight_bytes=model.weight_bytes)
 
     def _shorten(self) -> None:
         """A short prompt tells how long the points will take; too long for anybody's patience means shorter ones."""
@@ -158,7 +163,7 @@ def measure(
     threads: int = 0,
     on_point: OnPoint | None = None,
     *,
-    dtype: str = "f32",
+    dtype: str = "packed",
     rounds: int = 6,
     points: Sequence[Point] = POINTS,
 ) -> MeasuredMachine:
@@ -166,8 +171,8 @@ def measure(
 
     ``threads`` 0 leaves torch's choice. Raises ``ModelError`` or ``BadValue``.
     """
-    if dtype not in WEIGHT_BYTES:
-        raise BadValue("dtype", dtype, f"one of {', '.join(WEIGHT_BYTES)}")
+    if dtype not in DTYPES:
+        raise BadValue("dtype", dtype, f"one of {', '.join(DTYPES)}")
     if not 0 <= threads <= MOST_THREADS:
         raise BadValue("threads", threads, f"0 (as many as torch finds good) or a count up to {MOST_THREADS}")
     if threads:

@@ -41,7 +41,7 @@ def machine_of(readings: Sequence[Reading], points: Sequence[Point], origin: Ori
     )
 
 
-def origin_of(model: str, weights: str, load: host.Load) -> Origin:
+def origin_of(model: str, weights: str, load: host.Load, *, weight_bytes: float = 0.0) -> Origin:
     """This machine, now. ``load`` was started with the measurement."""
     return Origin(
         cpu=host.cpu_name(),
@@ -55,6 +55,7 @@ def origin_of(model: str, weights: str, load: host.Load) -> Origin:
         versions=host.versions(),
         commit=host.commit(),
         others=load.share(),
+        weight_bytes=weight_bytes,
     )
 
 

@@ -52,6 +52,11 @@ class Model:
         spec = read_spec(place)
         return Model(place.stem, spec, load_weights(place, spec, dtype=dtype), dtype)
 
+    @property
+    def weight_bytes(self) -> float:
+        """Of one weight in memory, the average of all."""
+        return self.weights.total_bytes / weight_elements(self.spec).total
+
     def prompts(self, count: int, tokens: int, seed: int) -> list[Prompt]:
         """Random prompts that have nothing in common: no two may share a block."""
         draw = random.Random(seed)
@@ -102,7 +107,7 @@ class Rig:
         given = config or EngineConfig()
         self.spec = model.spec
         self.format = KVFormat.parse(kv_format)
-        each = model.weights.total_bytes / weight_elements(model.spec).total
+        each = model.weight_bytes
         self.work = ModelWork(model.spec, self.format, Widths(each, each, each, 4.0))
         layout = plan_layout(model.spec, self.format, block_tokens=given.cache.block_tokens)
         blocks = max(layout.blocks_for(pool_tokens), layout.blocks_for(1) * 4)

@@ -108,15 +108,16 @@ def resolve(question: Question, machine: MeasuredMachine | None = None) -> tuple
     place, more = _place(question, found.spec)
     _check_experts(place, found.spec)
     fmt = _cache_format(question, usual, engine)
-    if machine is not None and question.device in ("", HERE):
-        notes.extend(machine.using(fmt).caveats)
     facts, said = _weights(question, found, engine)
+    widths = _widths(facts, found.spec, device)
+    if machine is not None and question.device in ("", HERE):
+        notes.extend((*machine.using(fmt).caveats, *machine.other_weights(widths.dense)))
     setup = Setup(
         spec=found.spec,
         device=device,
         weights=_with_drafts(_on_ranks(facts, found.spec, place), question, facts, found.spec, place),
         weights_how=facts.how,
-        widths=_widths(facts, found.spec, device),
+        widths=widths,
         compute=_compute(facts.format),
         cost=_cost(question, device, machine, facts.format, fmt),
         place=place,
@@ -293,8 +294,8 @@ def _with_drafts(
 
 def _widths(facts: WeightFacts, spec: ModelSpec, device: Device) -> Widths:
     """Bytes of a weight when read; activations are floats on a CPU, half as wide elsewhere."""
-    widths = widths_of(spec, facts.format) if countable(spec) else Widths()
-    return replace(widths, activation=4.0 if device.kind == "cpu" else 2.0)
+    w, more = widths_of(spec, facts.format) if countable(spec) else Widths(), facts.repacked
+    return Widths(w.dense * more, w.expert * more, w.head * more, 4.0 if device.kind == "cpu" else 2.0)
 
 
 _COMPUTE: Final = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp8": "fp8", "f32": "f32", "f16": "f16"}

@@ -50,6 +50,13 @@ CODECS: Final = (
     Variant("f32", "kernels/codec", "rows as float32", needs=("torch",)),
     Variant("f16", "kernels/codec", "rows rounded to float16", exact=False, needs=("torch",)),
     Variant("bf16", "kernels/codec", "rows rounded to bfloat16", exact=False, needs=("torch",)),
+    Variant(
+        "int8t",
+        "kernels/codec",
+        "8-bit integers, one float16 scale a token and head",
+        exact=False,
+        needs=("torch",),
+    ),
 )
 
 EVICT: Final = (

@@ -99,5 +99,6 @@ def measured_only(merged: Mapping[str, Any], *, as_json: bool) -> bool:
     print(f"{origin.cpu}, {origin.threads} threads, {format_bytes(origin.memory_bytes)}")
     rates = "..".join(f"{x / 1e9:.3g}" for x in (bandwidth.low, bandwidth.best, bandwidth.high))
     print(f"reads {rates} GB/s, multiplies {machine.multiply_flops_per_s / 1e9:.4g} GFLOP/s in f32")
+    print(f"timed with {origin.model}, weights {origin.weights} ({machine.widths.dense:.3g} bytes each)")
     print(f"kept in {record_path()}; kvist plan MODEL --device here uses it")
     return True

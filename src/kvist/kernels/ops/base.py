@@ -7,8 +7,8 @@ Every op writes into ``out`` when given (no allocation in the hot path) and retu
 rows. ``linear_fast`` may use a library GEMM: bounded, not bit-equal across row counts.
 
 Packed weights (``w4``, ``w8``) are multiplied in whole numbers, by both: each row's inputs are brought to 8 bits, a
-scale for 32 of them, and a group's sum is exact. A row's result depends on that row alone; one with an infinity or a
-NaN becomes NaN. Against the product of unpacked floats an output differs by up to the sum of |weight| * scale / 2.
+scale for 16 of them, and the sum over these is exact. A row's result depends on that row alone; one with an infinity
+or a NaN becomes NaN. Against the product of unpacked floats an output differs by up to the sum of |weight| * scale / 2.
 """
 
 from __future__ import annotations

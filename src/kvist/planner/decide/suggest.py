@@ -29,7 +29,7 @@ from kvist.spec.format import KVFormat
 from kvist.spec.place import Placement
 
 _CACHES: Final = {
-    "kvist": ("f32", "f16"),
+    "kvist": ("f32", "f16", "int8t"),
     "sglang": ("bf16", "fp8"),
     "tensorrt-llm": ("bf16", "fp8", "nvfp4"),
     "vllm": ("bf16", "fp8"),

@@ -45,7 +45,8 @@ class WeightFacts:
     ``exact``: summed from headers or stated by an index; ``measured``: sizes of files; ``assumed``: elements times
     bits. ``beside_elements`` are weights beside the decoder (vision, audio), ``draft_bytes`` those of next-token
     prediction, which engines leave out unless they speculate; both are in ``total_bytes`` where they are in the files.
-    ``kinds``: bytes of each kind of matrix that kvist's loader makes of the files.
+    ``kinds``: bytes of each kind of matrix that kvist's loader makes of the files; ``repacked``: how much larger than
+    the files' all weights are because they were loaded so.
     """
 
     total_bytes: int
@@ -55,13 +56,15 @@ class WeightFacts:
     beside_elements: int = 0
     draft_bytes: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
+    repacked: float = 1.0
 
     def as_loaded(self) -> WeightFacts:
         """The same weights as kvist's own loader keeps them; unchanged where the files are not at hand."""
-        if not self.kinds:
+        if not self.kinds or not self.total_bytes:
             return self
         how = f"{self.how}, loaded as {kinds_text(self.kinds, 'packed')}"
-        return replace(self, total_bytes=sum(self.kinds.values()), draft_bytes=0, how=how)
+        loaded = sum(self.kinds.values())
+        return replace(self, total_bytes=loaded, draft_bytes=0, how=how, repacked=loaded / self.total_bytes)
 
     def on_rank(self, spec: ModelSpec, place: Placement | None = None, stage: int = 0) -> Interval:
         """Bytes on one rank of ``stage``, drafts left out: the total, shared out as the format's sum says.

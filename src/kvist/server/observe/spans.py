@@ -1,6 +1,6 @@
 """OpenTelemetry spans: one per request, with its queue, prefill and decode, drawn when it has ended.
 
-Needs the ``otel`` extra. Attribute names are those of the semantic conventions for generative AI.
+Needs the ``trace`` extra. Attribute names are those of the semantic conventions for generative AI.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Spans:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ModuleNotFoundError as error:
-            raise UsageError(f"{error.name} is not installed", remedy="pip install 'kvist[otel]'") from error
+            raise UsageError(f"{error.name} is not installed", remedy="pip install 'kvist[trace]'") from error
         provider = TracerProvider(resource=Resource.create({"service.name": "kvist"}))
         whole = endpoint if url.path.strip("/") else endpoint.rstrip("/") + TRACES_PATH
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole)))
