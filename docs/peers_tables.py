@@ -25,17 +25,20 @@ def newest(what: str) -> tuple[dict, str] | None:
 
 
 def peers_table() -> str:
-    """kvist's best row and the best peer's for each piece of work, and the plot."""
+    """kvist's best row and the best peer's for each piece of work, and the plot.
+
+    Pieces that were measured in a run of their own (``peers-more``) stand in a table of their own.
+    """
     from benchmarks.peers.plot import FILE
     from benchmarks.peers.table import markdown
 
-    found = newest("peers")
-    if found is None:
+    found = [pair for what in ("peers", "peers-more") if (pair := newest(what)) is not None]
+    if not found:
         return NOTHING
-    record, name = found
-    text = markdown(record, f"[JSON](../results/{name})")
-    place = f"../{FILE.relative_to(ROOT).as_posix()}"
-    return f"{text}\n\n![Decode speed against context]({place})" if FILE.exists() else text
+    parts = [markdown(record, f"[JSON](../results/{name})") for record, name in found]
+    if FILE.exists():
+        parts.append(f"![Decode speed against context](../{FILE.relative_to(ROOT).as_posix()})")
+    return "\n\n".join(parts)
 
 
 def peers_short() -> str:
