@@ -252,10 +252,17 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path):
         vocab_size=80, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16,
     ))  # fmt: skip
+    spec = read_config(model.config.to_dict())
     model.lm_head.weight.data[3, 4] = torch.nan
     model.save_pretrained(tmp_path)
-    with pytest.raises(CorruptFile, match="lm_head.weight cannot be packed"):
-        load_weights(tmp_path, read_config(model.config.to_dict()), dtype="int8")
+    for dtype, what in (("int8", "cannot be packed"), ("f32", "NaN or infinite"), ("bf16", "NaN or infinite")):
+        with pytest.raises(CorruptFile, match=f"lm_head.weight .*{what}"):
+            load_weights(tmp_path, spec, dtype=dtype)
+    model.lm_head.weight.data[3, 4] = 0
+    model.model.norm.weight.data[5] = torch.inf
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CorruptFile, match="model.norm.weight has numbers that are NaN or infinite"):
+        load_weights(tmp_path, spec, dtype="packed")
 
 
 def test_loaded_kinds_counts_whole_tiles():

@@ -43,6 +43,13 @@ def test_f088_samples_differ_and_repeat(server, path):
     assert len(set(unseeded)) == 8
 
 
+def test_equal_prompts_are_samples_of_their_own(server):
+    """Without a seed; with one they are the same question."""
+    body = {"prompt": ["hi there"] * 3, "n": 2, "max_tokens": 12, "return_token_ids": True}
+    assert len({tuple(ids) for ids in ids_of(server, PLAIN, body)}) == 6
+    assert len({tuple(ids) for ids in ids_of(server, PLAIN, {**body, "seed": 7})}) == 2
+
+
 @pytest.mark.parametrize("path", [CHAT, PLAIN])
 def test_f088_the_prompt_counts_once(server, path):
     """F088: usage has the prompt once and all samples; one request inside."""

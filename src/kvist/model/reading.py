@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from kvist.errors import CorruptFile
 from kvist.kernels.matrix import LANES, RECORD_BYTES, Matrix
 from kvist.kernels.packing import GroupedRows, Packer
 from kvist.model.names import HalfOrder, Piece, Want
@@ -48,6 +49,11 @@ class Reader:
         for piece in want.pieces:
             part = out[row : row + piece.rows]
             self._source.read_into(piece.name, part)
+            if not torch.isfinite(part).all():
+                raise CorruptFile(
+                    f"{piece.name} has numbers that are NaN or infinite: the file is damaged",
+                    remedy="fetch the file again",
+                )
             if piece.half is not None:
                 _to_half_order(part, piece.half)
             row += piece.rows

@@ -42,7 +42,7 @@ def router(desk: Desk) -> APIRouter:
         served = desk.service.served
         job = await _job(ask, request, served, desk.chats)
         prompts = await prompts_of(ask, served)
-        answers = Answers(submit_all(desk.service, [replace(job, prompt=p.ids) for p in prompts]))
+        answers = Answers(submit_all(desk.service, [_with_prompt(job, p, i, ask) for i, p in enumerate(prompts)]))
         reply = _Reply(ask, model, served, prompts, answers)
         if ask.stream:
             timeout_s = desk.config.write_timeout_s
@@ -66,6 +66,12 @@ async def _job(ask: CompletionRequest, request: Request, served: Served, chats: 
         await chats.check_grammar(job.tenant, grammar)
     sampling = replace(job.sampling, grammar=grammar)
     return replace(job, sampling=sampling, prompt_logprobs=scores)
+
+
+def _with_prompt(job: Job, prompt: Prompt, index: int, ask: CompletionRequest) -> Job:
+    """The job of one prompt. Without a seed every prompt draws on its own: equal ones are a way to ask for samples."""
+    seed = job.sampling.seed if ask.seed is not None else job.sampling.seed + index * job.n
+    return replace(job, prompt=prompt.ids, sampling=replace(job.sampling, seed=seed))
 
 
 class _Reply:
