@@ -103,6 +103,12 @@ def run(work, running, reps, console):
     return pieces, meter.share()
 
 
+def command(argv):
+    """What was run, without what says only where the record goes."""
+    kept = [a for i, a in enumerate(argv) if not a.startswith("--json") and argv[i - 1 : i] != ["--json"]]
+    return " ".join(["python -m benchmarks.peers.run", *kept])
+
+
 def main(argv=None):
     given = options(argv)
     errors = Console(stderr=True)
@@ -116,7 +122,7 @@ def main(argv=None):
     found, absent = peers({n: getattr(given, n) for n in MAKERS if getattr(given, n)}, wanted)
     for line in absent:
         errors.print(f"left out: {line}", markup=False)
-    machine = describe(" ".join(["python -m benchmarks.peers.run", *(sys.argv[1:] if argv is None else argv)]))
+    machine = describe(command(sys.argv[1:] if argv is None else argv))
     running = start([*ours(given.kvist), *found], model, given, errors)
     try:
         pieces, others = run(work, running, given.reps, errors)

@@ -228,3 +228,11 @@ def test_an_interrupted_comparison_keeps_what_it_measured(capsys):
     pieces, _ = run.run(work, rig([]), 3, Console(stderr=True))
     assert [p["what"] for p in pieces] == ["decode at 100"]
     assert "1 of 3" in capsys.readouterr().err
+
+
+def test_the_command_says_nothing_of_where_the_record_went():
+    from benchmarks.peers.run import command
+
+    plain = "python -m benchmarks.peers.run --only decode --reps 5"
+    assert command(["--only", "decode", "--json", "/a/b.json", "--reps", "5"]) == plain
+    assert command(["--json=/a/b.json", "--only", "decode", "--reps", "5"]) == plain
