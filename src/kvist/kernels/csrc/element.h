@@ -35,7 +35,6 @@ struct FloatMath {
     static constexpr int STEPS = LANES;
     KVIST_INLINE vf spread(S x) { return splat(x); }
     KVIST_INLINE vf multiply_add(vf a, vf b, vf acc) { return fma(a, b, acc); }
-    KVIST_INLINE int steps(int dim) { return dim; }
 };
 
 // Pairs of 16-bit integers, exact in 32 bits: neighbouring dims of K, neighbouring slots of V.
@@ -45,7 +44,6 @@ struct PairMath {
     static constexpr int STEPS = LANES / 2;
     KVIST_INLINE vi spread(S x) { return splat_int(x); }
     KVIST_INLINE vi multiply_add(vi a, vi b, vi acc) { return dot_pairs(a, b, acc); }
-    KVIST_INLINE int steps(int dim) { return dim / 2; }
 };
 
 struct F32 : FloatMath {
