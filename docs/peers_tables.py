@@ -24,15 +24,20 @@ def newest(what: str) -> tuple[dict, str] | None:
     return (json.loads(found[-1].read_text()), found[-1].name) if found else None
 
 
+def records() -> list[tuple[dict, str]]:
+    """The newest records of the comparison: of decoding, of prefill, of bursts."""
+    return [pair for what in ("peers", "peers-more", "peers-batch") if (pair := newest(what)) is not None]
+
+
 def peers_table() -> str:
     """kvist's best row and the best peer's for each piece of work, and the plot.
 
-    Pieces that were measured in a run of their own (``peers-more``) stand in a table of their own.
+    Pieces that were measured in a run of their own stand in a table of their own.
     """
     from benchmarks.peers.plot import FILE
     from benchmarks.peers.table import markdown
 
-    found = [pair for what in ("peers", "peers-more") if (pair := newest(what)) is not None]
+    found = records()
     if not found:
         return NOTHING
     parts = [markdown(record, f"[JSON](../results/{name})") for record, name in found]
@@ -44,14 +49,18 @@ def peers_table() -> str:
 def peers_short() -> str:
     """The few rows of it that stand on the first page; empty where nothing was measured."""
     from benchmarks.peers.plot import FILE
-    from benchmarks.peers.table import markdown
+    from benchmarks.peers.table import HEAD, rows, source
 
-    found = newest("peers")
-    if found is None:
+    lines, sources = list(HEAD), []
+    for record, name in records():
+        mine = [row for row in rows(record, FIRST_PAGE) if row.split("|")[1] not in {x.split("|")[1] for x in lines}]
+        if mine:
+            lines += mine
+            sources.append(source(record, f"[JSON](results/{name})"))
+    if not sources:
         return ""
-    record, name = found
     more = f"[All of it{', with the plot' if FILE.exists() else ''}](docs/peers.md)."
-    return f"{markdown(record, f'[JSON](results/{name})', FIRST_PAGE)} {more}"
+    return "\n".join([*lines, "", *sources, more])
 
 
 def quality_table() -> str:

@@ -60,26 +60,33 @@ def summary(record):
 
 def markdown(record, link, only=()):
     """For the documents: kvist's best row and the best peer's, each piece of work (of those named, if any are)."""
-    out = [
-        "| work | kvist, tok/s | weights, KV, numerics | best peer, tok/s | which | ratio | floor, tok/s | of floor |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    return "\n".join([*HEAD, *rows(record, only), "", source(record, link)])
+
+
+HEAD = (
+    "| work | kvist, tok/s | weights, KV, numerics | best peer, tok/s | which | ratio | floor, tok/s | of floor |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+
+def rows(record, only=()):
+    """The lines of that table."""
     for what, mine, theirs in summary(record):
         if only and what not in only:
             continue
         row = f"{mine['weights']}, {mine['kv']}, {mine['numerics']}"
         peer = f"{theirs['median']:,.1f} | {theirs['side']} | {mine['ratio']:.2f}x" if theirs else " | | "
         floor = f"{mine['floor']:,.1f} | {mine['share_of_floor']:.0%}"
-        out.append(f"| {what} | **{mine['median']:,.1f}** | {row} | {peer} | {floor} |")
+        yield f"| {what} | **{mine['median']:,.1f}** | {row} | {peer} | {floor} |"
+
+
+def source(record, link):
+    """How its numbers came about."""
     m = record["machine"]
-    return "\n".join(
-        [
-            *out,
-            "",
-            f"Medians of {record['reps']} repetitions, all engines interleaved in one run on {record['model']}:"
-            f" `{m['command']}` on {m['cpu']}, {m['threads']} threads, {m['isa']}, commit {m['commit']}, {link}."
-            f" The floor is the larger of bytes at {m['read_bytes_per_s'] / 1e9:.0f} GB/s and multiply-adds at"
-            f" {m['f32_flops_per_s'] / 1e9:.0f} GFLOP/s (f32; four times that for packed weights), both measured in the"
-            f" same run. Other processes took {m['other_processes_cpu_share']:.0%} of the processor.",
-        ]
+    return (
+        f"Medians of {record['reps']} repetitions, all engines interleaved in one run on {record['model']}:"
+        f" `{m['command']}` on {m['cpu']}, {m['threads']} threads, {m['isa']}, commit {m['commit']}, {link}."
+        f" The floor is the larger of bytes at {m['read_bytes_per_s'] / 1e9:.0f} GB/s and multiply-adds at"
+        f" {m['f32_flops_per_s'] / 1e9:.0f} GFLOP/s (f32; four times that for packed weights), both measured in the"
+        f" same run. Other processes took {m['other_processes_cpu_share']:.0%} of the processor."
     )
