@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 
-from kvist.config import CacheConfig, EngineConfig, SchedConfig
+from kvist.config import CacheConfig, EngineConfig, SchedConfig, TierConfig
 from kvist.cost.table import CostTable
 from kvist.sched.request import Event, Request, Usage
 from kvist.sim.draws import PaperModel
@@ -40,10 +40,13 @@ LAYOUTS = {
 }
 
 
-def paper(layout="full", blocks=64, budget=64, *, sequences=16, chunk=None, reuse=True, model=None, **more) -> Paper:
+def paper(
+    layout="full", blocks=64, budget=64, *, sequences=16, chunk=None, reuse=True, model=None, carry=None, **more
+) -> Paper:
     config = EngineConfig(
         CacheConfig(blocks=blocks, block_tokens=B, reuse=reuse),
         SchedConfig(token_budget=budget, max_sequences=sequences, chunk_tokens=chunk),
+        carry or TierConfig(),
     )
     more.setdefault("context_tokens", CONTEXT)
     return paper_engine(LAYOUTS[layout] if isinstance(layout, str) else layout, config, model=model, **more)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kvist.errors import BadValue
 from kvist.units import GIB, parse_bytes
@@ -74,11 +74,35 @@ class SchedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TierConfig:
+    """What goes to the tiers and what comes from them; where they are is said elsewhere (``tier/registry.py``).
+
+    ``when`` blocks are sent: ``through`` (as soon as they are full), ``back`` (when nothing else is to do, or much
+    waits) or ``evict`` (when the pool needs their place). ``load``: ``auto`` (when it is faster than computing),
+    ``always``, ``never``.
+    """
+
+    when: Literal["through", "back", "evict"] = "through"
+    load: str = "auto"
+    min_tokens: int = 64
+    second_use: bool = False
+
+    def __post_init__(self) -> None:
+        if self.when not in ("through", "back", "evict"):
+            raise BadValue("tier_write", self.when, "through, back or evict")
+        if self.load not in ("auto", "always", "never"):
+            raise BadValue("tier_load", self.load, "auto, always or never")
+        if self.min_tokens < 1:
+            raise BadValue("tier_min_tokens", self.min_tokens, "a count >= 1")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """All of it."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     sched: SchedConfig = field(default_factory=SchedConfig)
+    tiers: TierConfig = field(default_factory=TierConfig)
 
 
 def read_int(value: object) -> int:
@@ -166,6 +190,30 @@ OPTIONS: Final[dict[str, Option]] = {
         "off, 80ms or 2x",
         "longest step beside running answers: off, 80ms or 2x (serve: 1.75x, else off)",
     ),
+    "tier_write": Option(
+        "tiers",
+        "when",
+        read_text,
+        "through, back or evict",
+        "when blocks go to the tiers: through (as soon as full, the default), back (in quiet moments) or evict",
+    ),
+    "tier_load": Option(
+        "tiers",
+        "load",
+        read_text,
+        "auto, always or never",
+        "load what tiers have: auto (when that is faster than computing it, the default), always or never",
+    ),
+    "tier_min_tokens": Option(
+        "tiers",
+        "min_tokens",
+        read_int,
+        "a whole number",
+        "shortest prompt that goes to the tiers or comes from them (64)",
+    ),
+    "tier_second_use": Option(
+        "tiers", "second_use", read_bool, "true or false", "send only what was asked for a second time"
+    ),
 }
 
 
@@ -211,11 +259,13 @@ def engine_config(gathered: Mapping[str, Given]) -> EngineConfig:
     """The engine's part of gathered values. Raises ``BadValue`` naming the source of a value out of range."""
     merged = {name: given for name, given in gathered.items() if name in OPTIONS}
     _settle_pool_size(merged)
-    sections: dict[str, dict[str, Any]] = {"cache": {}, "sched": {}}
+    sections: dict[str, dict[str, Any]] = {"cache": {}, "sched": {}, "tiers": {}}
     for name, (value, _, _) in merged.items():
         sections[OPTIONS[name].section][OPTIONS[name].field] = value
     try:
-        return EngineConfig(CacheConfig(**sections["cache"]), SchedConfig(**sections["sched"]))
+        return EngineConfig(
+            CacheConfig(**sections["cache"]), SchedConfig(**sections["sched"]), TierConfig(**sections["tiers"])
+        )
     except BadValue as error:
         source = merged[error.name][1] if error.name in merged else "a default"
         expected = str(error).partition("expected ")[2].partition("; ")[0]

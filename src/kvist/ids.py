@@ -17,5 +17,16 @@ GroupId = NewType("GroupId", int)
 BlockKey = NewType("BlockKey", bytes)
 """128-bit content id of a full block (see ``cache/keys.py``)."""
 
+RecordId = NewType("RecordId", bytes)
+"""A block's bytes in a tier: block key (16 bytes), group (1), shard (1)."""
+
+RECORD_ID_BYTES: Final = 18
+
+
+def record_id(key: BlockKey, group: int, shard: int = 0) -> RecordId:
+    """The id of one block's record. The key is rooted in fingerprint, salt and extras, so the id is too."""
+    return RecordId(key + bytes((group, shard)))
+
+
 NULL_BLOCK: Final = BlockId(-1)
 """Stands in a block table where a window has released its block. Kernels never read it."""

@@ -2,8 +2,10 @@
 
 A frozen ``StepPlan`` goes down to any executor (torch, paper, a remote rank); a frozen ``StepResult`` comes back.
 Both hold ids, ints and flat tuples only, carry a version and an epoch, and round-trip through msgpack by way of
-``to_plain`` / ``from_plain``. The executor applies a plan in this order: ``forget``, ``new``, ``fresh`` (poison in
-debug runs), ``tables``, ``copies`` (in order), ``chunks``, ``samples``.
+``to_plain`` / ``from_plain``. The executor applies a plan in this order: ``cancels``, ``saves`` (their bytes are taken
+now), ``drops``, ``finds``, ``forget``, ``new``, ``fresh`` (poison in debug runs), ``tables``, ``copies`` (in order),
+``loads`` (begun now), ``chunks``, ``samples``. What it began for tiers (``finds``, ``loads``, ``saves``, ``drops``) goes
+on beside later steps and is answered, each once, in whatever result comes after its end; so too when ``execute`` raised.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from typing import Any, Final, TypeVar
 from kvist.errors import StateError
 from kvist.ids import BlockId, GroupId, SeqId
 from kvist.spec.sampling import Sampling
+from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Everything one step does. ``fresh`` lists blocks whose old content is void from here on."""
+    """Everything one step does. ``fresh`` lists blocks whose old content is void from here on.
+
+    ``cancels`` are ids of finds and loads that nobody waits for any more; they are answered all the same. A plan
+    without chunks whose ``wait_s`` is above 0 waits so long at most until something of the tiers can be answered.
+    """
 
     step: int
     new: tuple[NewSequence, ...] = ()
@@ -96,6 +103,12 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     samples: tuple[Sample, ...] = ()
+    cancels: tuple[int, ...] = ()
+    saves: tuple[Save, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    finds: tuple[Find, ...] = ()
+    loads: tuple[Load, ...] = ()
+    wait_s: float = 0.0
     version: int = VERSION
     epoch: int = 0
 
@@ -150,12 +163,17 @@ class StepResult:
     """What came of a plan. ``seconds`` is the executor's own time (real or virtual).
 
     ``failed`` sequences have no ``sampled`` entry; all others have exactly those the plan asked for, in its order.
+    ``found``, ``loaded``, ``kept`` and ``dropped`` answer this plan or earlier ones.
     """
 
     step: int
     sampled: tuple[Sampled, ...] = ()
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     failed: tuple[Failed, ...] = ()
+    found: tuple[Found, ...] = ()
+    loaded: tuple[Loaded, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
     seconds: float = 0.0
     version: int = VERSION
     epoch: int = 0

@@ -79,7 +79,7 @@ def test_f011_a_weak_hash_gives_no_wrong_block(monkeypatch: pytest.MonkeyPatch) 
             node = next(iter(desk.cache._tree.roots.values())).children
             for child in node.values():
                 if not child.open:
-                    assert len(desk.cache._tree.key_of(child, 0, desk.cache._tree.rules[0])) == 1
+                    assert len(chain.key_of(child, 0, desk.cache._tree.rules[0].tokens, b"")) == 1
     assert hits > 500
 
 
@@ -131,7 +131,8 @@ def test_f014_placeholders_alike_never_hit() -> None:
             cache.drain()
     cache.check()
     tree = cache._tree
-    firsts = {tree.key_of(node, 0, tree.rules[0]) for root in tree.roots.values() for node in root.children.values()}
+    width = tree.rules[0].tokens
+    firsts = {chain.key_of(node, 0, width, b"") for root in tree.roots.values() for node in root.children.values()}
     assert len(firsts) == 5000, "keys of real blocks"
 
 
@@ -193,7 +194,7 @@ def test_f104_keys_do_not_depend_on_chunks() -> None:
         tree, got, node = desk.cache._tree, [], None
         node = next(iter(tree.roots.values())).children[pack_tokens(tokens[:32])]
         while node is not None and not node.open:
-            got += [tree.key_of(node, i, tree.rules[0]) for i in range(len(node.blocks[0]))]
+            got += [chain.key_of(node, i, tree.rules[0].tokens, b"fp") for i in range(len(node.blocks[0]))]
             node = node.children.get(pack_tokens(tokens[node.end : node.end + 32]))
         assert got == want
         assert desk.cache.match(tokens).cached_tokens == 199
@@ -206,11 +207,12 @@ def test_keys_follow_a_node_through_splits_and_cuts() -> None:
         driver.cache.reset()
         driver.admit(), driver.step(), driver.settle()
         tree = driver.cache._tree
+        width = tree.rules[0].tokens
         for space, root in tree.roots.items():
             for child in root.children.values():
                 if not child.open:
                     first = block_key(root_key(b"", *space), bytes(child.tokens[:16]))
-                    assert tree.key_of(child, 0, tree.rules[0]) == first
-                    assert len({tree.key_of(child, i, tree.rules[0]) for i in range(len(child.blocks[0]))}) == len(
+                    assert chain.key_of(child, 0, width, b"") == first
+                    assert len({chain.key_of(child, i, width, b"") for i in range(len(child.blocks[0]))}) == len(
                         child.blocks[0]
                     )

@@ -11,8 +11,8 @@ SRC = Path(__file__).parents[2] / "src" / "kvist"
 
 FLOORS: dict[str, float] = {
     "ids": 1, "errors": 1, "units": 1.1, "gguf_header": 1.1, "text": 1.2,
-    "spec": 2, "step": 2.1,
-    "cost": 3, "cache": 3, "kernels": 3, "keep": 3, "view": 3,
+    "spec": 2, "transfer": 2.05, "step": 2.1,
+    "cost": 3, "cache": 3, "kernels": 3, "keep": 3, "view": 3, "tier": 3,
     "planner": 4, "sched": 4, "model": 4,
     "config": 5,
     "engine": 6,
@@ -23,12 +23,12 @@ FLOORS: dict[str, float] = {
 
 THINKING = {
     "ids", "errors", "units", "gguf_header",
-    "text", "spec", "step", "cost", "cache", "planner", "sched", "config", "engine", "sim",
+    "text", "spec", "transfer", "step", "cost", "cache", "planner", "sched", "config", "engine", "sim",
 }  # fmt: skip
 
 DOORS = {
     "cache": {"bulk", "cache", "keys", "evict.base", "evict.registry"},
-    "sched": {"scheduler", "request", "order.base", "order.registry", "pace"},
+    "sched": {"scheduler", "request", "order.base", "order.registry", "pace", "carry", "choice"},
     "engine": {"engine", "ports", "metrics", "assemble", "event", "writing"},
     "cost": {"table", "device", "catalogue", "work", "roofline", "measured", "interval", "collective"},
     "planner": {
@@ -39,7 +39,8 @@ DOORS = {
         "explain.derivation", "explain.derive", "models.catalogue", "models.find", "plan", "report", "setup",
         "weights.facts",
     },
-    "sim": {"run", "executor", "clock", "draws"},
+    "sim": {"run", "executor", "clock", "draws", "tiers"},
+    "tier": {"base", "registry", "envelope", "bundle"},
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books", "matrix",

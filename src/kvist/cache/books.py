@@ -73,7 +73,8 @@ def _check_tenancy(pool: Pool, tree: Tree, tenancy: Tenancy) -> None:
     private = tenancy.private_from
     assert private % tree.span_tokens == 0
     for rule, table in zip(tree.rules, tenancy.tables, strict=True):
-        assert rule.fit(table.ids, computed) == computed, "a block that the next query reads is gone"
+        goes_on = max(computed, tenancy.loading)
+        assert rule.fit(table.ids, goes_on) == goes_on, "a block that the next query reads is gone"
         for i, block in enumerate(table.ids):
             assert (block == NULL_BLOCK) == (table.sink_end <= i < table.null_to), "nulls are not where the table says"
             if block != NULL_BLOCK and i * rule.tokens >= private:

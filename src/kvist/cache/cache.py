@@ -23,10 +23,13 @@ from kvist.cache.groups import rules_of
 from kvist.cache.keys import space_of
 from kvist.cache.ledger import Ledger
 from kvist.cache.match import Hit
+from kvist.cache.offload import Offload, Order, WriteRule
 from kvist.cache.pool import Pool
+from kvist.cache.probe import Probe
 from kvist.cache.publish import publish as publish_run
 from kvist.cache.queue import EvictQueue
 from kvist.cache.reclaim import evict, evict_tenant
+from kvist.cache.restore import Restorer, Wanted
 from kvist.cache.share import Shares
 from kvist.cache.take import Take, shorten, take_of
 from kvist.cache.tenancy import Tenancy
@@ -35,7 +38,9 @@ from kvist.errors import PoolFull, StateError
 from kvist.ids import BlockId, SeqId
 from kvist.spec.layout import CacheLayout
 
-__all__ = ["Admission", "Cache", "Counters", "Drained", "Match", "TenantShare"]
+__all__ = [
+    "Admission", "Cache", "Counters", "Drained", "Match", "Order", "Probe", "TenantShare", "Wanted", "WriteRule",
+]  # fmt: skip
 
 OFF: Final = Hit((), 0, 0, "off")
 
@@ -45,7 +50,8 @@ class Cache:
 
     ``fingerprint`` roots the block keys (``keys.Fingerprint``). ``reuse=False`` matches and publishes nothing.
     ``weights`` say how much of a full pool a tenant may count on (``share.py``), 1 for those not named; ``BadValue``
-    unless all are above 0. ``bulk`` works on many blocks at once (``bulk.py``).
+    unless all are above 0. ``bulk`` works on many blocks at once (``bulk.py``). ``write`` says what goes to the tiers
+    (``offload.py``), None: there are none; ``restorer`` makes hits longer by what they have.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class Cache:
         lifo: bool = False,
         weights: Mapping[str, float] | None = None,
         bulk: Bulk = PLAIN,
+        write: WriteRule | None = None,
     ) -> None:
         self._rules = rules_of(layout)
         self._span = layout.span_tokens
@@ -67,10 +74,21 @@ class Cache:
         kinds = [r.bounded for r in self._rules]
         queue = EvictQueue(policy or Lru(), self._span, blocks, bounded=any(kinds), full=not all(kinds))
         self._shares = Shares(weights or {}, blocks)
-        self._tree = Tree(self._rules, self._pool, queue, self._shares, self._tally, fingerprint)
+        self._offload = None if write is None else Offload(write, self._rules, fingerprint, pool_blocks=blocks)
+        self._tree = Tree(self._rules, self._pool, queue, self._shares, self._tally, self._offload)
         self._seqs: dict[SeqId, Tenancy] = {}
         self._ledger = Ledger(self._pool, self._tree, self._tally)
         self.reuse = reuse
+        self.restorer = Restorer(
+            self._rules,
+            self._span,
+            self._ledger,
+            self._seqs,
+            self.commit,
+            bulk=bulk,
+            fingerprint=fingerprint,
+            offload=self._offload,
+        )
 
     @property
     def total_blocks(self) -> int:
@@ -265,12 +283,29 @@ class Cache:
         """What changed since the last call, for the executor. Sources of copies are unprotected from here on."""
         return self._ledger.drain()
 
+    def orders(self, *, quiet: bool = False) -> list[Order]:
+        """Blocks whose bytes the tiers are to get with this plan; ``quiet``: it computes nothing."""
+        return [] if self._offload is None else self._offload.take(quiet=quiet)
+
+    @property
+    def unsent(self) -> bool:
+        """True when the next call of ``orders`` with ``quiet`` may give some."""
+        return self._offload is not None and self._offload.unsent
+
     def reset(self, tenant: str | None = None) -> int:
-        """Evict every cached block (of one tenant's namespaces); sequences keep theirs. Says how many there were."""
-        if tenant is None:
-            return evict(self._tree, self._pool.cached)
-        share = self._shares.by_tenant.get(tenant)
-        return evict_tenant(self._tree, share) if share else 0
+        """Evict every cached block (of one tenant's namespaces); sequences keep theirs. Says how many there were.
+
+        Nothing of it goes to the tiers.
+        """
+        share = None if tenant is None else self._shares.by_tenant.get(tenant)
+        if tenant is not None and share is None:
+            return 0
+        if self._offload is not None:
+            self._offload.forget(tenant)
+        freed = evict(self._tree, self._pool.cached) if share is None else evict_tenant(self._tree, share)
+        if self._offload is not None:
+            self._offload.forget(tenant)
+        return freed
 
     def tenants(self) -> dict[str, TenantShare]:
         """Who has how much, and lost how much so far (the totals of many tenants that left are remembered too)."""

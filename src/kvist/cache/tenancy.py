@@ -31,12 +31,12 @@ class Tenancy:
     ``next_event`` is the smallest committed length at which anything but ``computed`` changes. ``node`` is trusted
     while it is alive and its ``cuts`` are still ``node_cuts``. ``share`` is its tenant's, ``ghost`` what was
     remembered of its prompt's evicted run at admission. ``packed`` are the prompt's tokens as the tree keeps them, as
-    far as nothing was cut.
+    far as nothing was cut. ``loading`` is where it will go on when the load that is out for it ends (0: none is).
     """
 
     __slots__ = (
-        "computed", "covered", "ghost", "next_event", "node", "node_cuts", "packed", "private_from", "published",
-        "reuse", "rules", "seq", "share", "space", "span_tokens", "tables",
+        "computed", "covered", "ghost", "loading", "next_event", "node", "node_cuts", "packed", "private_from",
+        "published", "reuse", "rules", "seq", "share", "space", "span_tokens", "tables",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +49,7 @@ class Tenancy:
         self.span_tokens = span_tokens
         self.reuse = reuse
         self.tables: tuple[BlockTable, ...] = ()
-        self.computed = self.covered = self.published = self.private_from = self.next_event = 0
+        self.computed = self.covered = self.published = self.private_from = self.next_event = self.loading = 0
         self.node: Node | None = None
         self.ghost: Ghost | None = None
         self.packed = b""

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvist.cache.chain import key_of
 from kvist.cache.counters import Tally
 from kvist.cache.ghosts import Ghost, Ghosts
 from kvist.cache.groups import GroupRule
@@ -19,10 +18,11 @@ from kvist.cache.habits import born, known_bytes, parted
 from kvist.cache.keys import Space
 from kvist.cache.match import MISS, Hit, find
 from kvist.cache.node import TOKEN_BYTES, Bytes, Node, common_bytes
+from kvist.cache.offload import Offload
 from kvist.cache.pool import Pool
 from kvist.cache.queue import EvictQueue
 from kvist.cache.share import Share, Shares
-from kvist.ids import NULL_BLOCK, BlockId, BlockKey
+from kvist.ids import NULL_BLOCK, BlockId
 
 Tables = Sequence[Sequence[BlockId]]
 """Block ids of each group."""
@@ -40,14 +40,15 @@ class Tree:
         queue: EvictQueue,
         shares: Shares,
         tally: Tally,
-        fingerprint: bytes,
+        offload: Offload | None = None,
     ) -> None:
+        """``offload`` is told of blocks that come and go; None without tiers."""
         self.rules = rules
         self.bounded = tuple(r for r in rules if r.bounded)
         self.full = tuple(r for r in rules if not r.bounded)
         self.span_tokens = max(r.tokens for r in rules)
         self.span_bytes = self.span_tokens * TOKEN_BYTES
-        self.fingerprint = fingerprint
+        self.offload = offload
         self.pool = pool
         self.queue = queue
         self.shares = shares
@@ -68,10 +69,6 @@ class Tree:
             return replace(hit, reason="evicted", ghost=ghost) if ghost else hit
         return hit
 
-    def key_of(self, node: Node, index: int, rule: GroupRule) -> BlockKey:
-        """Content id of a full block of a node, for tiers."""
-        return key_of(node, index, rule.tokens, self.fingerprint)
-
     def touch(self, node: Node | None) -> None:
         """Mark a node and its ancestors as used now."""
         self.tick = self.queue.now = self.tick + 1
@@ -86,6 +83,8 @@ class Tree:
             node.hits += 1
             node.gap = self.tick + 1 - node.last_use
             node.reach = max(node.reach, min(node.end, tokens))
+        if self.offload is not None:
+            self.offload.used(nodes)
         self.touch(nodes[-1] if nodes else None)
 
     def root(self, space: Space, share: Share) -> Node:
@@ -177,6 +176,8 @@ class Tree:
             node.holes += len(part) - len(real)
         self.pool.enter_tree(real, node.share)
         self.pool.bulk.fill(self.owner, real, node)
+        if self.offload is not None and not node.open:
+            self.offload.sealed(node, real)
         self.tally["inserted_blocks"] += len(real)
 
     def _meet(self, node: Node, at: int, n_tokens: int, ids: Tables) -> None:
@@ -210,6 +211,8 @@ class Tree:
             for block in part:
                 if block != NULL_BLOCK:
                     self.owner[block] = head
+            if self.offload is not None:
+                self.offload.moved(head, part)
         for rule, part in zip(self.rules, parts, strict=True):
             del node.blocks[rule.id][: len(part)]
         del node.tokens[:cut]
@@ -239,6 +242,10 @@ class Tree:
         assert not node.children and node.parent is not None, "leaf first"
         if not node.open:
             self.ghosts.cut(node, spans)
+        if self.offload is not None:
+            for rule in self.rules:
+                low = spans * rule.per_span
+                self.offload.leaving(node, rule, range(low, len(node.blocks[rule.id])))
         if spans == 0:
             node.parent.detach(node.key(self.span_bytes))
             node.alive = False
@@ -260,6 +267,8 @@ class Tree:
     def tombstone(self, node: Node, rule: GroupRule, picks: Sequence[int]) -> int:
         """Take blocks of a bounded group out of the tree; their run stays. Says how many blocks were freed."""
         ids = node.blocks[rule.id]
+        if self.offload is not None:
+            self.offload.leaving(node, rule, picks)
         gone = [ids[i] for i in picks]
         for i in picks:
             ids[i] = NULL_BLOCK

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kvist.cache.bulk import PLAIN, Bulk
-from kvist.cache.cache import Cache
+from kvist.cache.cache import Cache, WriteRule
 from kvist.cache.evict.registry import load as load_evict
 from kvist.config import EngineConfig
 from kvist.engine.engine import Engine
 from kvist.engine.ports import Clock, Executor
 from kvist.errors import BadValue
+from kvist.sched.carry import Tiers
 from kvist.sched.order.registry import load
 from kvist.sched.scheduler import Scheduler
 from kvist.spec.layout import CacheLayout
@@ -23,12 +24,13 @@ def assemble(
     context_tokens: int,
     fingerprint: bytes = b"",
     bulk: Bulk | None = None,
+    tiers: tuple[str, ...] = (),
 ) -> Engine:
     """An engine over ``config.cache.pool_blocks(layout.block_bytes)`` blocks; the executor's store has as many.
 
     ``context_tokens`` is the model's; the config may ask for less, not for more (``BadValue``). ``fingerprint`` roots
     the cache's keys in everything that decides what a block's bytes mean. ``bulk`` is how the cache works on many
-    blocks at once (None: plainly).
+    blocks at once (None: plainly). ``tiers`` names those that the executor's mover has, fastest first.
     """
     sched = config.sched
     context = context_tokens if sched.context_tokens is None else sched.context_tokens
@@ -42,6 +44,7 @@ def assemble(
         reuse=config.cache.reuse,
         weights=dict(sched.weights),
         bulk=bulk or PLAIN,
+        write=WriteRule(config.tiers.when, config.tiers.min_tokens, config.tiers.second_use) if tiers else None,
     )
     scheduler = Scheduler(
         cache,
@@ -53,5 +56,6 @@ def assemble(
         chunk_tokens=sched.chunk_tokens,
         itl_slo=sched.itl_slo,
         weights=dict(sched.weights),
+        tiers=Tiers(tiers, config.tiers.load, config.tiers.min_tokens) if tiers else None,
     )
     return Engine(scheduler, executor, clock)

@@ -6,7 +6,9 @@ from typing import Final
 
 from kvist.cache.cache import Cache, Match
 from kvist.errors import PoolFull
+from kvist.sched.choice import Choice
 from kvist.sched.counters import Counters
+from kvist.sched.restores import Restores
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence
 from kvist.spec.layout import CacheLayout
@@ -30,12 +32,20 @@ class Gate:
     """
 
     def __init__(
-        self, cache: Cache, layout: CacheLayout, roster: Roster, counters: Counters, *, chunk_tokens: int
+        self,
+        cache: Cache,
+        layout: CacheLayout,
+        roster: Roster,
+        counters: Counters,
+        restores: Restores | None,
+        *,
+        chunk_tokens: int,
     ) -> None:
         self._cache = cache
         self._layout = layout
         self._roster = roster
         self._counters = counters
+        self._restores = restores
         self._chunk_tokens = chunk_tokens
         self._step = 0
         self._spare: int | None = None
@@ -57,18 +67,23 @@ class Gate:
         """True when ``seq`` does not fit, unless it shares blocks with those that run."""
         return not seq.preemptions and self._room_for(seq) < self._peak(len(seq.tokens))
 
-    def admit(self, seq: Sequence, most: int, *, alone: bool, careful: bool = False) -> int:
-        """Start ``seq``; returns the tokens it computes now, ``most`` or fewer, 0 when it must wait.
+    def admit(self, seq: Sequence, most: int, *, alone: bool, careful: bool = False) -> int | None:
+        """Start ``seq``; returns the tokens it computes now, ``most`` or fewer, 0 while it is being loaded.
 
-        ``alone``: nothing runs. ``careful``: it goes past one that was preempted.
+        None: it must wait. ``alone``: nothing runs. ``careful``: it goes past one that was preempted.
         """
         most = min(most, self._chunk_tokens)
-        n_tokens, match = self._start(seq, most, alone=alone, careful=careful, copies=True)
-        if not n_tokens and alone:
-            n_tokens, match = self._start(seq, most, alone=True, careful=False, copies=False)
-            self._counters.cut_hits += n_tokens > 0
-        if n_tokens:
+        choice = None
+        if self._restores is not None and self._restores.answered(seq):
+            choice = self._restores.offer(seq, self._cached_spans(seq))
+        n_tokens, match = self._start(seq, most, choice, alone=alone, careful=careful, copies=True)
+        if n_tokens is None and alone:
+            n_tokens, match = self._start(seq, most, None, alone=True, careful=False, copies=False)
+            self._counters.cut_hits += n_tokens is not None
+        if n_tokens is not None:
             self._note_hit(seq, match)
+            if self._restores is not None:
+                self._restores.decided(seq, choice)
             self._roster.run(seq)
             self._spare = None
         else:
@@ -86,9 +101,18 @@ class Gate:
             self._spare = self._cache.available_blocks - others
         return self._spare
 
-    def _start(self, seq: Sequence, most: int, *, alone: bool, careful: bool, copies: bool) -> tuple[int, Match]:
-        """Take hits, check the count, take room: all of it or nothing."""
+    def _cached_spans(self, seq: Sequence) -> int:
+        """What the cache gives ``seq`` without copies."""
         request = seq.request
+        match = self._cache.match(seq.tokens, limit=seq.hit_limit, salt=request.salt, extras=request.extras)
+        return match.cached_tokens - match.cached_tokens % self._layout.span_tokens
+
+    def _start(
+        self, seq: Sequence, most: int, choice: Choice | None, *, alone: bool, careful: bool, copies: bool
+    ) -> tuple[int | None, Match]:
+        """Take hits, check the count, take room or begin to load: all of it or nothing (None)."""
+        request = seq.request
+        loads = choice is not None and choice.what != "recompute"
         admission = self._cache.admit(
             seq.id,
             seq.tokens,
@@ -96,11 +120,15 @@ class Gate:
             salt=request.salt,
             extras=request.extras,
             reuse=request.reuse,
-            copies=copies,
+            copies=copies and not loads,
             tenant=request.tenant,
         )
         seq.computed = seq.entered = admission.cached_tokens
-        n_tokens = min(most, seq.lacking)
+        if choice is not None and loads and (alone or self._covered(seq, careful=careful)):
+            assert self._restores is not None
+            if seq.computed == choice.base_tokens and self._restores.start(seq, choice):
+                return 0, admission.match
+        n_tokens = 0 if loads and not alone else min(most, seq.lacking)
         while n_tokens and (alone or self._covered(seq, careful=careful)):
             try:
                 self._cache.extend(seq.id, seq.computed + n_tokens)
@@ -110,7 +138,7 @@ class Gate:
                 n_tokens = n_tokens // 2 if alone else 0
         self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
         seq.computed = 0
-        return 0, admission.match
+        return None, admission.match
 
     def _covered(self, seq: Sequence, *, careful: bool) -> bool:
         """Whether available blocks cover what ``seq`` (its hits already in its tables) and the others still need.

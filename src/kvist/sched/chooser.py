@@ -10,6 +10,7 @@ from typing import Final
 from kvist.ids import SeqId
 from kvist.sched.leaders import Leaders
 from kvist.sched.lookup import Lookup
+from kvist.sched.restores import Restores
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence, State
 from kvist.sched.service import Service
@@ -25,7 +26,7 @@ Head = tuple[float, int, int, str]
 
 
 class Chooser:
-    """Candidates in order. Those that wait for a leader are left out; those that do not fit may be passed.
+    """Candidates in order. Those that wait for a leader or for the tiers are left out, who does not fit may be passed.
 
     Tenants come first, by what they were served; a client's priority counts among its tenant's own.
 
@@ -38,12 +39,20 @@ class Chooser:
     """
 
     def __init__(
-        self, roster: Roster, service: Service, lookup: Lookup, leaders: Leaders, *, max_overtakes: int
+        self,
+        roster: Roster,
+        service: Service,
+        lookup: Lookup,
+        leaders: Leaders,
+        restores: Restores | None,
+        *,
+        max_overtakes: int,
     ) -> None:
         self._roster = roster
         self._service = service
         self._lookup = lookup
         self._leaders = leaders
+        self._restores = restores
         self._max_overtakes = max_overtakes
         self._refused: dict[SeqId, Sequence] = {}
         self._heads: list[Head] = []
@@ -102,7 +111,7 @@ class Chooser:
 
     def _overtake(self, other: Sequence, seq: Sequence) -> None:
         turn = other.turn
-        if other.arrival < seq.arrival and not other.yields_to(seq) and turn.reason != "leader":
+        if other.arrival < seq.arrival and not other.yields_to(seq) and turn.reason not in ("leader", "tier"):
             turn.overtaken += 1
             if turn.overtaken >= self._max_overtakes:
                 self._roster.hurry(other)
@@ -111,9 +120,12 @@ class Chooser:
         hold = self._leaders.hold(seq)
         turn = seq.turn
         if hold is None:
-            if turn.reason == "leader":
+            held = self._restores is not None and self._restores.holds(seq)
+            if held:
+                turn.reason = "tier"
+            elif turn.reason in ("leader", "tier"):
                 turn.reason = "queue"
-            return False
+            return held
         turn.reason = "leader"
         if turn.led_tokens is None:
             turn.led_tokens = hold.cached_tokens

@@ -49,6 +49,25 @@ class Counters:
     finished_error: int = 0
     failures: int = 0
     """Steps the executor could not do."""
+    finds: int = 0
+    """Questions put to the tiers."""
+    found_tokens: int = 0
+    """Tokens by which tiers could have lengthened the hits of those that were admitted."""
+    loads: int = 0
+    load_decisions: int = 0
+    """Admissions by what was decided: to load what was found, a part of it, or to recompute it all."""
+    part_decisions: int = 0
+    recompute_decisions: int = 0
+    loaded_tokens: int = 0
+    unloaded_tokens: int = 0
+    """Tokens that a load was to bring and did not (it failed, or was not needed any more)."""
+    failed_loads: int = 0
+    load_regret_s: float = 0.0
+    """Seconds that recomputing would have saved where loading was chosen, and the other way round."""
+    saved_blocks: int = 0
+    """Blocks that tiers took, had already, and did not take."""
+    known_blocks: int = 0
+    lost_blocks: int = 0
     miss_end: int = 0
     """Requests by ``Match.reason`` of their lookup: why the hit was not longer."""
     miss_diverged: int = 0

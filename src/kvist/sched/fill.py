@@ -16,6 +16,7 @@ from kvist.sched.leaders import Leaders
 from kvist.sched.lookup import Lookup
 from kvist.sched.pace import Load, Pace
 from kvist.sched.preempt import Room
+from kvist.sched.restores import Restores
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence, State
 from kvist.sched.service import Service
@@ -41,6 +42,8 @@ class Fill:
         service: Service,
         counters: Counters,
         pace: Pace,
+        lookup: Lookup,
+        restores: Restores | None,
         *,
         budget: int,
         chunk_tokens: int,
@@ -54,20 +57,21 @@ class Fill:
         self._service = service
         self._counters = counters
         self._pace = pace
+        self._restores = restores
         self._budget = budget
         self._chunk_tokens = chunk_tokens
         self._max_sequences = max_sequences
         self._give_up = give_up
         self._room = Room(cache, roster, counters)
-        self._gate = Gate(cache, layout, roster, counters, chunk_tokens=chunk_tokens)
-        self._lookup = Lookup(cache)
+        self._gate = Gate(cache, layout, roster, counters, restores, chunk_tokens=chunk_tokens)
+        self._lookup = lookup
         self._leaders = Leaders(cache, roster, self._lookup, layout.span_tokens)
-        self._chooser = Chooser(roster, service, self._lookup, self._leaders, max_overtakes=max_overtakes)
+        self._chooser = Chooser(roster, service, lookup, self._leaders, restores, max_overtakes=max_overtakes)
         self.preempt = self._room.preempt
 
     def rows(self) -> list[Row]:
         """Chunks of the next step, their blocks taken."""
-        running = list(self._roster.running)
+        running = [seq for seq in self._roster.running if seq.load is None]
         prompt_tokens = self._pace.prompt_tokens(self._budget, _load(running))
         self._look()
         newcomers = self._newcomers()
@@ -89,6 +93,8 @@ class Fill:
     def _look(self) -> None:
         """Prepare to choose among those who wait."""
         self._gate.begin(self._counters.steps)
+        if self._restores is not None:
+            self._restores.begin()
         if self._roster.queues:
             self._lookup.begin(self._counters.steps)
             self._leaders.begin(self._counters.steps)
@@ -123,24 +129,30 @@ class Fill:
             n_tokens = self._room.make(seq, granted, line)
             if n_tokens:
                 rows.append(row_for(seq, n_tokens))
-            elif seq.state is State.RUNNING:
+            elif seq.state is State.RUNNING and not self._loading:
                 self._give_up(seq)
         return rows
+
+    @property
+    def _loading(self) -> bool:
+        """True while blocks are being loaded: they come free, or can be taken, when that ends."""
+        return self._restores is not None and self._restores.loading
 
     def _admit(self, rest: int, aside: dict[int, int]) -> list[Row]:
         """Newcomers, ``aside`` tokens for those named, the others from what is not set aside."""
         rows: list[Row] = []
         tries = TRIES
         while rest > 0 and tries > 0 and self._roster.queues and len(self._roster.running) < self._max_sequences:
-            row, tries = self._admit_one(rest, aside, tries)
-            if row is None:
+            seq, n_tokens, tries = self._admit_one(rest, aside, tries)
+            if seq is None:
                 break
-            rows.append(row)
-            rest -= row.n_tokens
+            if n_tokens:
+                rows.append(row_for(seq, n_tokens))
+                rest -= n_tokens
         return rows
 
-    def _admit_one(self, rest: int, aside: dict[int, int], tries: int) -> tuple[Row | None, int]:
-        """The first candidate that fits; and how many more may fail."""
+    def _admit_one(self, rest: int, aside: dict[int, int], tries: int) -> tuple[Sequence | None, int, int]:
+        """The first candidate that fits, what it computes (0: it is being loaded); and how many more may fail."""
         passed: list[Sequence] = []
         for seq in self._chooser.candidates():
             alone = not self._roster.running
@@ -153,18 +165,18 @@ class Fill:
             tried = alone or not self._gate.refused_lately(seq)
             price = LUCK if tried and self._gate.needs_luck(seq) else int(tried)
             careful = any(other.preemptions for other in passed)
-            n_tokens = self._gate.admit(seq, min(most, rest), alone=alone, careful=careful) if tried else 0
-            if n_tokens:
+            n_tokens = self._gate.admit(seq, min(most, rest), alone=alone, careful=careful) if tried else None
+            if n_tokens is not None:
                 self._service.pledge(seq.request.tenant, n_tokens)
                 self._leaders.add(seq)
                 self._chooser.admitted(seq)
-                return row_for(seq, n_tokens), tries
+                return seq, n_tokens, tries
             self._chooser.refused(seq)
             passed.append(seq)
             tries -= price
             if alone or tries <= 0:
                 break
-        return None, tries
+        return None, 0, tries
 
     def _top_up(self, rows: list[Row], rest: int) -> None:
         """What is left goes to those who run, in order, as far as there is room; nobody is preempted for it."""
@@ -172,6 +184,8 @@ class Fill:
             return
         places = {row.seq.id: i for i, row in enumerate(rows)}
         for seq in self._roster.running:
+            if seq.load is not None:
+                continue
             at = places.get(seq.id)
             if at is not None and rows[at].single and rows[at].n_tokens == 1 and not seq.drafts:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvist.cache.cache import Drained
@@ -109,12 +109,13 @@ class Letter:
         self.samples += [Sample(child.id, at, last, 0) for child in row.children]
 
 
-def write_plan(step: int, rows: list[Row], drained: Drained, forget: tuple[SeqId, ...]) -> StepPlan:
-    """The letter of one step."""
+def write_plan(step: int, rows: list[Row], drained: Drained, forget: tuple[SeqId, ...], post: StepPlan) -> StepPlan:
+    """The letter of one step. ``post`` has its part for the tiers."""
     letter = Letter()
     for row in rows:
         letter.write(row)
-    return StepPlan(
+    return replace(
+        post,
         step=step,
         new=tuple(letter.new),
         forget=forget,

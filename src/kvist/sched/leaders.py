@@ -82,6 +82,8 @@ class Leaders:
         """Whether ``leader`` did not get on for long; notes how far it is."""
         if turn.leader != leader.id or leader.computed - turn.leader_computed >= self._span:
             turn.leader, turn.leader_computed, turn.leader_step = leader.id, leader.computed, self._step
+        if leader.load is not None:
+            turn.leader_step = self._step
         turn.goes_alone = self._step - turn.leader_step >= LEADER_PLANS
         return turn.goes_alone
 

@@ -25,10 +25,11 @@ class Room:
     def make(self, seq: Sequence, n_tokens: int, line: list[Sequence]) -> int:
         """Room for ``n_tokens`` more of running ``seq``; returns how many it got.
 
-        0: it was preempted itself; or, when it runs alone and is still running, the pool can hold no more of it.
+        0: it was preempted itself; or it waits for a load of another to end, whose blocks nobody can take before; or,
+        when it runs alone and is still running, the pool can hold no more of it.
         Alone in a pool too small for its chunk it gets a smaller one. ``line`` are the running in the order in which
         this plan serves them, those that run no more are taken off its end: who has his room already is no victim,
-        whatever place he has now.
+        whatever place he has now. Those that are being loaded are not in it.
         """
         while n_tokens:
             try:
@@ -38,6 +39,8 @@ class Room:
                 while line[-1].state is not State.RUNNING:
                     line.pop()
                 victim = line[-1]
+                if victim is seq and any(other.load is not None for other in self._roster.running):
+                    return 0
                 if len(self._roster.running) > 1:
                     self.preempt(victim)
                     if victim is seq:

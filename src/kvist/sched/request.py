@@ -71,8 +71,8 @@ class Usage:
     """What one finished sequence cost.
 
     ``cached_tokens`` + prompt tokens computed for the first time = ``prompt_tokens``; recomputation after a preemption
-    is apart, in ``recomputed_tokens``. ``held_blocks`` were in its tables at the end, shared ones included, when
-    ``computed_tokens`` positions were in the cache.
+    is apart, in ``recomputed_tokens``. ``loaded_tokens`` of the cached ones came from tiers. ``held_blocks`` were in
+    its tables at the end, shared ones included, when ``computed_tokens`` positions were in the cache.
     """
 
     prompt_tokens: int
@@ -82,6 +82,7 @@ class Usage:
     recomputed_tokens: int
     preemptions: int
     held_blocks: int
+    loaded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

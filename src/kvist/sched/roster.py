@@ -51,7 +51,7 @@ class Roster:
 
     def waiting_by_reason(self) -> dict[str, int]:
         """Counts of ``Turn.reason``."""
-        counts = {"capacity": 0, "leader": 0, "queue": 0}
+        counts = {"capacity": 0, "leader": 0, "queue": 0, "tier": 0}
         for seq in chain.from_iterable(self.queues.values()):
             counts[seq.turn.reason] += 1
         return counts

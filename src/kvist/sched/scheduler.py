@@ -19,6 +19,8 @@ from dataclasses import replace
 from kvist.cache.cache import Cache
 from kvist.errors import BadValue, StateError
 from kvist.ids import RequestId, SeqId
+from kvist.sched.answers import take_answers
+from kvist.sched.carry import Carry, Tiers
 from kvist.sched.commit import Commit, drawn_by_sequence
 from kvist.sched.counters import Counters
 from kvist.sched.ending import Endings
@@ -26,9 +28,11 @@ from kvist.sched.fill import Fill
 from kvist.sched.flight import Flight, Row, write_plan
 from kvist.sched.landing import Landing
 from kvist.sched.limits import Limits
+from kvist.sched.lookup import Lookup
 from kvist.sched.order.base import Order
 from kvist.sched.pace import Pace
 from kvist.sched.request import Event, FinishReason, Request
+from kvist.sched.restores import Restores
 from kvist.sched.roster import Roster
 from kvist.sched.sequence import Sequence, State
 from kvist.sched.service import Service
@@ -56,12 +60,13 @@ class Scheduler:
         itl_slo: str = "off",
         weights: Mapping[str, float] | None = None,
         max_overtakes: int = 32,
+        tiers: Tiers | None = None,
     ) -> None:
         """``token_budget`` bounds the tokens of a step, ``chunk_tokens`` those of one sequence (None: the budget).
 
         ``itl_slo`` bounds a step that continues somebody (``pace.read_slo``), ``weights`` are the tenants' shares (1
-        for those not named), ``max_overtakes`` the admissions that may go past a sequence that does not fit. Raises
-        ``BadValue``.
+        for those not named), ``max_overtakes`` the admissions that may go past a sequence that does not fit.
+        ``tiers``: what hits may be loaded from (None: nothing). Raises ``BadValue``.
         """
         chunk_tokens = token_budget if chunk_tokens is None else chunk_tokens
         for name, value in (
@@ -83,6 +88,21 @@ class Scheduler:
         self._roster = Roster(policy, self._service)
         self._commit = Commit(cache, self._roster, self.counters, self._service, max_sequences=max_sequences)
         self._endings = Endings(cache, self._roster, self.counters)
+        self.carry = Carry()
+        lookup = Lookup(cache)
+        self.restores: Restores | None = None
+        if tiers is not None:
+            self.restores = Restores(
+                cache,
+                self._roster,
+                self.counters,
+                self._endings,
+                lookup,
+                self.carry,
+                tiers,
+                block_bytes=layout.block_bytes,
+                span_tokens=layout.span_tokens,
+            )
         self._fill = Fill(
             cache,
             layout,
@@ -90,6 +110,8 @@ class Scheduler:
             self._service,
             self.counters,
             self.pace,
+            lookup,
+            self.restores,
             budget=token_budget,
             chunk_tokens=min(chunk_tokens, token_budget),
             max_sequences=max_sequences,
@@ -103,8 +125,10 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True when no sequence is alive and every event was taken."""
-        return not (self._roster.live or self._outbox or self._flight)
+        """True when no sequence is alive, every event was taken, and the tiers were told everything and have obeyed."""
+        carry, cache = self.carry, self.cache
+        busy = self._roster.live or self._outbox or self._flight
+        return not (busy or carry.unsent or carry.dropping or cache.unsent)
 
     @property
     def in_flight(self) -> bool:
@@ -170,19 +194,20 @@ class Scheduler:
         if self._flight is not None:
             raise StateError(f"step {self._flight.plan.step} is still out", remedy="commit its result, or call fail()")
         rows = self._fill.rows()
-        if not rows:
+        post = self.carry.post(self.cache, quiet=not rows)
+        if not (rows or post.saves or post.drops or post.finds or post.loads or post.cancels or post.wait_s):
             return None
-        plan = self._write(rows)
+        plan = self._write(rows, post)
         self._flight = Flight(plan, rows)
         return plan
 
-    def _write(self, rows: list[Row]) -> StepPlan:
+    def _write(self, rows: list[Row], post: StepPlan) -> StepPlan:
         self._step += 1
         counters = self.counters
         counters.steps += 1
         counters.chunks += len(rows)
         counters.mixed_steps += 0 < sum(row.continues for row in rows) < len(rows)
-        return write_plan(self._step, rows, self.cache.drain(), self._endings.take_forgotten())
+        return write_plan(self._step, rows, self.cache.drain(), self._endings.take_forgotten(), post)
 
     def commit(self, result: StepResult) -> list[Event]:
         """Apply the result of the plan that is out. Raises ``StateError``, nothing changed, when it is no answer."""
@@ -193,15 +218,21 @@ class Scheduler:
         for logprobs in result.prompt_logprobs:
             self._roster.live[logprobs.seq].note_prompt_logprobs(logprobs.start, logprobs.items)
         self._service.settle()
-        self.pace.learn(
-            flight.load,
-            chunk_tokens=sum(row.chunk_tokens for row in flight.rows),
-            seconds=result.seconds,
-        )
+        self._learn(flight, result.seconds)
+        if self.restores is not None:
+            take_answers(result, self.restores, self.carry, self.counters)
         events = self.take_events()
         for row in flight.rows:
             events += landing.land(row)
         return events
+
+    def _learn(self, flight: Flight, seconds: float) -> None:
+        chunk_tokens = sum(row.chunk_tokens for row in flight.rows)
+        self.pace.learn(flight.load, chunk_tokens=chunk_tokens, seconds=seconds)
+        if self.restores is not None and chunk_tokens:
+            pairs = sum(row.chunk_tokens * (row.start + row.n_tokens / 2) for row in flight.rows if not row.single)
+            beside_s = self.pace.decode_step_s if flight.load.sequences else 0.0
+            self.restores.rates.computed(chunk_tokens, pairs, seconds - beside_s)
 
     def fail(self, error: str) -> list[Event]:
         """The plan that is out was not done: what runs ends with ``error``, its blocks return; what waits goes on."""
@@ -213,7 +244,7 @@ class Scheduler:
         self.counters.failures += 1
         events = self.take_events()
         touched = [seq for row in flight.rows for seq in row.members]
-        touched += [seq for seq in self._roster.running if seq not in touched]
+        touched += [seq for seq in self._roster.running if seq not in touched and seq.load is None]
         events += [self._endings.end(seq, "error", error) for seq in touched if seq.finish_reason is None]
         for seq in touched:
             self._endings.close(seq, publish=False)
@@ -245,10 +276,22 @@ class Scheduler:
         found.kept_tokens = keep_tokens
         return [self._stop(found, reason)]
 
+    def reset(self, tenant: str | None = None) -> tuple[int, int | None]:
+        """Forget what is cached of a tenant (None: of all), in the tiers too; what runs keeps its blocks.
+
+        Gives the blocks freed, and the number under which ``carry.dropped`` will say what became of the tiers' part
+        (None: there are no tiers).
+        """
+        freed = self.cache.reset(tenant)
+        if self.restores is None:
+            return freed, None
+        self.restores.void(tenant)
+        return freed, self.carry.drop(tenant)
+
     def preempt(self, seq: SeqId) -> bool:
         """Send a running sequence back to the queue, between steps; False when it does not run."""
         found = self._roster.live.get(seq)
-        if self._flight is not None or found is None or found.state is not State.RUNNING:
+        if self._flight is not None or found is None or found.state is not State.RUNNING or found.load is not None:
             return False
         self._fill.preempt(found)
         return True
@@ -272,12 +315,19 @@ class Scheduler:
     def _stop(self, seq: Sequence, reason: FinishReason) -> Event:
         """End ``seq`` now; its blocks return now, or with the result when the plan that is out touches it."""
         event = self._endings.end(seq, reason)
+        if self.restores is not None:
+            self.restores.forget(seq)
+            self.restores.abandon(seq)
+            if seq.load is not None:
+                return event
         if self._flight is None or not any(seq in row.members for row in self._flight.rows):
             self._endings.close(seq)
         return event
 
     def _give_up(self, seq: Sequence) -> None:
         """Even alone, the pool cannot hold one more token of ``seq``."""
+        if self.restores is not None:
+            self.restores.forget(seq)
         if seq.output_tokens:
             self._outbox.append(self._endings.end(seq, "length"))
         else:

@@ -9,6 +9,7 @@ from typing import Literal
 from kvist.cache.cache import Match
 from kvist.cache.keys import Space
 from kvist.ids import SeqId
+from kvist.sched.choice import Choice
 from kvist.sched.request import FinishReason, Request, Usage
 from kvist.spec.sampling import Sampling
 from kvist.step import TokenLogprob
@@ -32,13 +33,13 @@ class Turn:
     """One stay in the queue: a new one whenever a sequence comes to wait.
 
     ``reason``: it waits for its turn or budget (``queue``), for blocks (``capacity``), for somebody who computes its
-    prefix (``leader``). ``overtaken`` counts admissions past it; ``urgent``: nobody of its tenant is admitted before
-    it. Then what the gate and the lookups found last, and when: -1 is never. ``led_tokens`` is what was cached when it
-    first waited for a leader; ``leader``, ``leader_computed`` and ``leader_step`` are who it waits for, how far that
-    was and when; ``goes_alone``: it has waited for one long enough.
+    prefix (``leader``), for what tiers say (``tier``). ``overtaken`` counts admissions past it; ``urgent``: nobody of
+    its tenant is admitted before it. Then what the gate and the lookups found last, and when: -1 is never.
+    ``led_tokens`` is what was cached when it first waited for a leader; ``leader``, ``leader_computed`` and
+    ``leader_step`` are who it waits for, how far that was and when; ``goes_alone``: it has waited for one long enough.
     """
 
-    reason: Literal["queue", "capacity", "leader"] = "queue"
+    reason: Literal["queue", "capacity", "leader", "tier"] = "queue"
     overtaken: int = 0
     urgent: bool = False
     tried_step: int = -1
@@ -66,7 +67,8 @@ class Sequence:
     recomputing and a hit is a self-hit. ``siblings`` are samples that wait for
     this one to compute their common prompt. ``counts_lookup``: its first admission is the request's lookup in the
     cache. ``match`` is what its first admission found, ``led``: it waited for a leader. ``known``: the executor was
-    introduced to it.
+    introduced to it. ``load`` is the load that is out for it: it runs without rows until that ends; ``choice`` what
+    was decided about loading, ``loaded_tokens`` of its ``cached_tokens`` came from tiers.
     """
 
     id: SeqId
@@ -89,6 +91,9 @@ class Sequence:
     known: bool = False
     led: bool = False
     match: Match | None = None
+    load: int | None = None
+    choice: Choice | None = None
+    loaded_tokens: int = 0
     stem: Stem | None = None
     turn: Turn = field(default_factory=Turn)
     drafts: list[int] = field(default_factory=list)
@@ -152,6 +157,7 @@ class Sequence:
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens if self.kept_tokens is None else self.kept_tokens,
             cached_tokens=self.cached_tokens,
+            loaded_tokens=self.loaded_tokens,
             computed_tokens=self.computed,
             recomputed_tokens=self.recomputed_tokens,
             preemptions=self.preemptions,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kvist.cost.table import CostTable
 from kvist.ids import SeqId
 from kvist.sim.clock import Passing
 from kvist.sim.draws import Cell, PaperModel, extend
 from kvist.sim.memory import PaperFault, PaperMemory
+from kvist.sim.tiers import PaperMover, PaperTier
 from kvist.spec.layout import CacheLayout
 from kvist.step import Chunk, NewSequence, PromptLogprobs, Sampled, StepPlan, StepResult
 
@@ -32,37 +34,70 @@ class PaperExecutor:
 
     A drawn token is a function of the digest of everything before it. The digest is trusted only after every slot that
     the row may read, per group and through the executor's own tables, was found to hold it: a wrong block is a
-    ``PaperFault``, never a wrong answer. Each step costs ``cost`` seconds of ``clock``.
+    ``PaperFault``, never a wrong answer. Each step costs ``cost`` seconds of ``clock``. ``tiers``: where blocks may
+    live besides, ``mover`` what carries them.
     """
 
     def __init__(
-        self, layout: CacheLayout, *, blocks: int, clock: Passing, cost: CostTable, model: PaperModel, check: bool
+        self,
+        layout: CacheLayout,
+        *,
+        blocks: int,
+        clock: Passing,
+        cost: CostTable,
+        model: PaperModel,
+        check: bool,
+        tiers: Sequence[PaperTier] = (),
     ) -> None:
         self.memory = PaperMemory(layout, blocks) if check else None
         self._clock = clock
         self._cost = cost
         self._model = model
         self._known: dict[SeqId, _Known] = {}
+        self.mover = None
+        if tiers:
+            self.mover = PaperMover(
+                tiers,
+                clock,
+                block_bytes=layout.block_bytes,
+                read=self.memory.read if self.memory else lambda block: [],
+                write=self.memory.fill if self.memory else lambda block, cells: None,
+            )
         total = sum(len(g.layers) for g in layout.groups) or 1
         self._weights = [(g.retention, len(g.layers) / total) for g in layout.groups]
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Apply a plan in the order ``step.py`` gives. Raises ``PaperFault``."""
+        self._first(plan)
         for seq in plan.forget:
             self._known.pop(seq, None)
         for new in plan.new:
             self._known[new.seq] = _Known(new)
         if self.memory is not None:
             self._move(self.memory, plan)
+        if self.mover is not None:
+            self.mover.begin(plan.loads)
         histories = [self._history(chunk) for chunk in plan.chunks]
         if self.memory is not None:
             self._compute(self.memory, plan, histories)
         rows = [cells[c.start : c.end] for c, cells in zip(plan.chunks, histories, strict=True)]
         scored = tuple(self._score(c, rows[i]) for i, c in enumerate(plan.chunks) if c.prompt_logprobs is not None)
         sampled = self._draw(plan, rows)
-        seconds = self._cost.step_s(plan.computed_tokens, sum(map(self._reads, plan.chunks)))
+        seconds = self._cost.step_s(plan.computed_tokens, sum(map(self._reads, plan.chunks))) if plan.chunks else 0.0
         self._clock.advance(seconds)
-        return StepResult(plan.step, sampled, scored, seconds=seconds, epoch=plan.epoch)
+        answers = {} if self.mover is None else self._last(self.mover, plan)
+        return StepResult(plan.step, sampled, scored, seconds=seconds, epoch=plan.epoch, **answers)
+
+    def _first(self, plan: StepPlan) -> None:
+        if self.mover is not None:
+            self.mover.first(plan)
+        elif plan.saves or plan.drops or plan.finds or plan.loads:
+            raise PaperFault("the plan is about tiers, and there are none")
+
+    def _last(self, mover: PaperMover, plan: StepPlan) -> dict[str, Any]:
+        if plan.wait_s:
+            mover.wait(plan.wait_s)
+        return mover.answers()
 
     @property
     def counters(self) -> Mapping[str, int]:

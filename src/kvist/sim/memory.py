@@ -31,6 +31,14 @@ class PaperMemory:
         """All of block ``src`` to ``dst``."""
         self._blocks[order.dst] = list(self._blocks[order.src])
 
+    def read(self, block: int) -> list[Cell | None]:
+        """All of a block."""
+        return list(self._blocks[block])
+
+    def fill(self, block: int, cells: list[Cell | None] | None) -> None:
+        """A block that a tier delivered; None: nothing came, and what it holds is void."""
+        self._blocks[block] = [None] * self._span if cells is None else list(cells)
+
     def change(self, change: TableChange) -> None:
         """Keep, append, null: in that order."""
         tables = self._tables.setdefault(change.seq, [[] for _ in self._groups])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvist.config import EngineConfig
@@ -16,6 +16,7 @@ from kvist.sched.request import Request
 from kvist.sim.clock import VirtualClock
 from kvist.sim.draws import PaperModel
 from kvist.sim.executor import PaperExecutor
+from kvist.sim.tiers import PaperTier
 from kvist.spec.layout import CacheLayout
 
 
@@ -36,8 +37,13 @@ def paper_engine(
     model: PaperModel | None = None,
     cost: CostTable | None = None,
     check: bool = True,
+    tiers: Sequence[PaperTier] = (),
+    fingerprint: bytes = b"",
 ) -> Paper:
-    """The same cache, scheduler and loop as for torch. ``check``: every read is verified (slower)."""
+    """The same cache, scheduler and loop as for torch. ``check``: every read is verified (slower).
+
+    ``tiers`` may be shared by engines, one after another or at once, as a folder is.
+    """
     clock = VirtualClock()
     executor = PaperExecutor(
         layout,
@@ -46,8 +52,13 @@ def paper_engine(
         cost=cost or CostTable.linear(0.0, 0.0),
         model=model or PaperModel(),
         check=check,
+        tiers=tiers,
     )
-    return Paper(assemble(layout, executor, clock, config, context_tokens=context_tokens), executor, clock)
+    names = tuple(tier.name for tier in tiers)
+    engine = assemble(
+        layout, executor, clock, config, context_tokens=context_tokens, fingerprint=fingerprint, tiers=names
+    )
+    return Paper(engine, executor, clock)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,82 @@
+"""The records that would make a hit longer: their names, how far those that exist lead, which of them are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvist.cache.chain import run_keys
+from kvist.cache.groups import GroupRule
+from kvist.cache.keys import Space
+from kvist.ids import NULL_BLOCK, BlockId, RecordId, record_id
+
+THERE = BlockId(0)
+"""Stands for any block that exists, where only that matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Records of one prompt from token ``base`` (whole spans, cached already) to ``end``.
+
+    Per group the ids of blocks ``[base / tokens, end / tokens)``, as ``records`` has them one group after the other.
+    """
+
+    base: int
+    end: int
+    groups: tuple[tuple[RecordId, ...], ...]
+
+    @property
+    def records(self) -> tuple[RecordId, ...]:
+        """All of them, in the order in which answers come."""
+        return tuple(r for group in self.groups for r in group)
+
+    def of_groups(self, answers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Answers in the order of ``records``, cut into groups."""
+        out, at = [], 0
+        for group in self.groups:
+            out.append(tuple(answers[at : at + len(group)]))
+            at += len(group)
+        return tuple(out)
+
+
+def probe(
+    rules: tuple[GroupRule, ...], span: int, space: Space, data: bytes, base: int, end: int, fingerprint: bytes
+) -> Probe:
+    """The records of tokens ``[base, end)`` of a packed prompt, both cut to whole spans."""
+    base, end = base - base % span, end - end % span
+    keys = {t: run_keys(space, data, end // t, t, fingerprint) for t in {rule.tokens for rule in rules}}
+    return Probe(base, end, tuple(tuple(record_id(k, r.id) for k in keys[r.tokens][base // r.tokens :]) for r in rules))
+
+
+def reach(rules: tuple[GroupRule, ...], span: int, asked: Probe, there: Sequence[Sequence[bool]], most: int) -> int:
+    """Largest whole-span n <= ``most`` at which every block that a continuation needs is cached or in a tier.
+
+    What is cached below ``base`` serves as far as windows at ``base`` reach back.
+    """
+    n = min(most, asked.end)
+    n -= n % span
+    while n > asked.base:
+        fitting = min(_fit(rule, asked.base, has, n) for rule, has in zip(rules, there, strict=True))
+        if fitting >= n:
+            return n
+        n = fitting - fitting % span
+    return asked.base
+
+
+def _fit(rule: GroupRule, base: int, has: Sequence[bool], n: int) -> int:
+    first = rule.first_block(base)
+    ids = [THERE if i < rule.sink_end or i >= first else NULL_BLOCK for i in range(base // rule.tokens)]
+    return rule.fit([*ids, *(THERE if h else NULL_BLOCK for h in has)], n)
+
+
+def needed(rules: tuple[GroupRule, ...], asked: Probe, base: int, end: int) -> list[tuple[int, int, RecordId]]:
+    """(group, entry, record) of every block to load so that a sequence at ``base`` can continue at ``end``.
+
+    In order of position, so that a load that fails half-way has loaded the first part.
+    """
+    out: list[tuple[int, int, int, RecordId]] = []
+    for rule, ids in zip(rules, asked.groups, strict=True):
+        low, shift, first = base // rule.tokens, asked.base // rule.tokens, rule.first_block(end)
+        entries = (e for e in range(low, end // rule.tokens) if e < rule.sink_end or e >= first)
+        out += [(e * rule.tokens, rule.id, e, ids[e - shift]) for e in entries]
+    return [(group, entry, record) for _, group, entry, record in sorted(out)]

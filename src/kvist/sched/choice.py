@@ -1,0 +1,94 @@
+"""Load or recompute: how much of what tiers have is worth loading, by the seconds that either would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvist.cache.cache import Probe
+from kvist.sched.rates import Rates
+
+
+@dataclass(slots=True)
+class Choice:
+    """What was decided for one sequence, and what came of it. Owner: the scheduler.
+
+    The cache had ``base_tokens``, tiers lead to ``found_tokens``, loading was to lead to ``end_tokens`` (the base:
+    everything is recomputed). ``load_s`` is what that load was to take and ``compute_s`` what computing the same
+    tokens instead; None: not known. ``loaded_tokens`` and ``took_s`` are what came of it, ``reason`` why not all did.
+    """
+
+    base_tokens: int
+    found_tokens: int
+    end_tokens: int
+    load_s: float = 0.0
+    compute_s: float | None = None
+    loaded_tokens: int = 0
+    took_s: float | None = None
+    reason: str = ""
+
+    @property
+    def what(self) -> str:
+        """``load``, ``part`` (of what was found) or ``recompute``."""
+        if self.end_tokens <= self.base_tokens:
+            return "recompute"
+        return "load" if self.end_tokens >= self.found_tokens else "part"
+
+    @property
+    def regret_s(self) -> float:
+        """Seconds that the other way would have saved, as far as anybody knows."""
+        if self.took_s is None or self.compute_s is None:
+            return 0.0
+        other = self.compute_s if self.what != "recompute" else self.load_s
+        return max(0.0, self.took_s - other)
+
+
+def choose(
+    rates: Rates,
+    needed: Callable[[int], Sequence[int]],
+    *,
+    base: int,
+    found: int,
+    ends: Sequence[int],
+    queued_bytes: Sequence[int],
+    block_bytes: int,
+    n_tiers: int,
+) -> Choice:
+    """The end among ``ends`` and ``base`` with which ``found`` tokens are in the cache soonest.
+
+    ``needed(end)`` are the tiers of the blocks that a load up to ``end`` reads. Before computing was seen to take any
+    time, everything is loaded.
+    """
+    whole = rates.compute_s(base, found)
+    best = Choice(base, found, base, 0.0, whole)
+    best_s = whole
+    for end in ends:
+        tiers = needed(end)
+        load_s = rates.load_s([tiers.count(t) * block_bytes for t in range(n_tiers)], queued_bytes)
+        rest_s = rates.compute_s(end, found)
+        total_s = None if rest_s is None else load_s + rest_s
+        if best_s is None or total_s is None or total_s < best_s:
+            best = Choice(base, found, end, load_s, rates.compute_s(base, end))
+            best_s = total_s
+    if best.end_tokens == base and ends:
+        tiers = needed(found)
+        best.load_s = rates.load_s([tiers.count(t) * block_bytes for t in range(n_tiers)], queued_bytes)
+    return best
+
+
+def turning_points(asked: Probe, tiers: Sequence[int], span: int, base: int, found: int) -> list[int]:
+    """Ends worth weighing: where what follows lies in another tier than what came before, and the end itself."""
+    columns = list(zip(*(_by_span(group, asked, span) for group in asked.of_groups(tiers)), strict=False))
+    ends = []
+    for i in range(1, len(columns)):
+        end = asked.base + i * span
+        if base < end < found and max(columns[i]) > max(columns[i - 1]):
+            ends.append(end)
+    return [*ends, found]
+
+
+def _by_span(group: Sequence[int], asked: Probe, span: int) -> list[int]:
+    """The slowest tier of one group's blocks in each span."""
+    n_spans = (asked.end - asked.base) // span
+    width = len(group) // n_spans if n_spans else 1
+    return [max(group[i * width : (i + 1) * width]) for i in range(n_spans)]
