@@ -12,6 +12,15 @@ answer for each question: the fields asked for, or ``{"error": "..."}``.
     {"op": "batch", "shared": S, "own": O, "n": n, "new": k, "warm": b, "seed": s}
                                     -> seconds until n prompts of S + O tokens that arrive together have k new ones each
     {"op": "logits", "ids": [...], "last": n, "path": p}      -> rows; float32 logits of the last n positions in p.npy
+    {"op": "keep", "tokens": N, "seed": s, "path": p}
+                                    -> seconds to the first token of a prompt never seen, whose KV then lies in p
+    {"op": "resume", "tokens": N, "seed": s, "path": p}
+                                    -> seconds to the same token from what lies in p; tokens that were not computed
+    {"op": "fresh", "tokens": N, "n": n, "new": k, "seed": s}
+                                    -> seconds for n prompts never seen, one after another, each with k new tokens
+    {"op": "beside", "tokens": N, "context": C, "new": k, "seed": s}
+                                    -> seconds of k tokens behind C right after a prompt of N tokens was computed, while
+                                       its KV goes to the tiers, if there are any; how many bytes were on their way
 
 A context is computed once and kept, so that ``decode`` may be asked again for nothing; computing it is not timed, nor
 is the shared prefix of a ``warm`` burst. Engine numbers that other threads would disturb are not the worker's worry:
@@ -22,7 +31,7 @@ import json
 import os
 import sys
 
-OPS = ("decode", "prefill", "batch", "logits", "yardsticks")
+OPS = ("decode", "prefill", "batch", "logits", "keep", "resume", "fresh", "beside", "yardsticks")
 
 
 def serve(make):

@@ -75,13 +75,16 @@ class SchedConfig:
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """What goes to the tiers and what comes from them; where they are is said elsewhere (``tier/registry.py``).
+    """Where blocks live besides the pool, what goes there and what comes from there.
 
-    ``when`` blocks are sent: ``through`` (as soon as they are full), ``back`` (when nothing else is to do, or much
-    waits) or ``evict`` (when the pool needs their place). ``load``: ``auto`` (when it is faster than computing),
-    ``always``, ``never``.
+    ``places`` are texts that ``tier/registry.py`` reads, the fastest first; ``key`` is the file of the key that seals
+    what is there (``env``: the variable KVIST_CACHE_KEY has it; None: it is not sealed). ``when`` blocks are sent:
+    ``through`` (as soon as they are full), ``back`` (when nothing else is to do, or much waits) or ``evict`` (when the
+    pool needs their place). ``load``: ``auto`` (when it is faster than computing), ``always``, ``never``.
     """
 
+    places: tuple[str, ...] = ()
+    key: str | None = None
     when: Literal["through", "back", "evict"] = "through"
     load: str = "auto"
     min_tokens: int = 64
@@ -132,6 +135,14 @@ def read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
     return value
+
+
+def read_places(value: object) -> tuple[str, ...]:
+    """Texts with blanks between them, or a list of texts. Raises ``ValueError``."""
+    listed = value.split() if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(text, str) and text for text in listed):
+        raise ValueError
+    return tuple(listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +200,21 @@ OPTIONS: Final[dict[str, Option]] = {
         read_text,
         "off, 80ms or 2x",
         "longest step beside running answers: off, 80ms or 2x (serve: 1.75x, else off)",
+    ),
+    "tier": Option(
+        "tiers",
+        "places",
+        read_places,
+        "a folder, or ram:2GiB, disk:/path?size=10GiB, redis://host, s3://bucket, mooncake://master",
+        "where blocks live besides the pool, the fastest first (repeatable): a folder, ram:2GiB, "
+        "disk:/path?size=10GiB, redis://host, s3://bucket or mooncake://master",
+    ),
+    "tier_key": Option(
+        "tiers",
+        "key",
+        read_text,
+        "a path, or env",
+        "seal what the tiers hold with the key in this file (env: in the variable KVIST_CACHE_KEY)",
     ),
     "tier_write": Option(
         "tiers",

@@ -7,9 +7,10 @@ from tempfile import mkdtemp
 
 from tiny_models import tiny
 
-from kvist.config import CacheConfig, EngineConfig, SchedConfig
+from kvist.config import CacheConfig, EngineConfig, SchedConfig, TierConfig
 from kvist.model.weights import load_weights
-from kvist.runtime.build import BuildOptions, build_engine
+from kvist.runtime.build import BuildOptions, Carrier, WallClock, build_engine
+from kvist.runtime.mover.mover import Mover
 from kvist.runtime.store import Store
 from kvist.sched.request import Request
 from kvist.spec.format import KVFormat
@@ -21,6 +22,7 @@ B = 16
 VOCAB = 131
 GREEDY = Sampling(temperature=0.0)
 ROOT = Path(mkdtemp(prefix="kvist-tiny-"))
+ORIGIN = b"tiny models here"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Options:
     order: str = "fcfs"
     itl_slo: str = "off"
     weights: tuple = ()
+    tiers: tuple = ()
+    tier_write: str = "through"
+    tier_load: str = "always"
 
 
 @cache
@@ -60,10 +65,22 @@ def engine(family: str, options: Options = Options(), **changes):  # noqa: B008
             itl_slo=o.itl_slo,
             weights=o.weights,
         ),
+        TierConfig(load=o.tier_load, when=o.tier_write, min_tokens=1),
     )
     how = BuildOptions(attention=o.attention, ops="reference" if o.attention == "reference" else "best",
                        numerics=o.numerics, poison=True, engine=config)  # fmt: skip
-    return build_engine(spec, weights, Store(layout, blocks=o.blocks, poison=True), how)[0]
+    store = Store(layout, blocks=o.blocks, poison=True)
+    carrier = None
+    if o.tiers:
+        carrier = Carrier(o.tiers, Mover(o.tiers, store, origin=ORIGIN, clock=WallClock()), ORIGIN)
+    return build_engine(spec, weights, store, how, fingerprint=ORIGIN if carrier else b"", carrier=carrier)[0]
+
+
+def flush(eng):
+    """Everything that was sent is in the tiers, and the mover is gone."""
+    mover = eng.executor._mover
+    assert mover.flush(30)
+    mover.close()
 
 
 def ask(name, prompt, n_out=12, **more) -> Request:

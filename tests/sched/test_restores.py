@@ -15,13 +15,20 @@ def engine(tiers, layout="full", **more):
     return paper(layout, tiers=tiers, cost=SLOW, **more)
 
 
+def left_by(tiers, layout, *requests, **more) -> None:
+    """What another engine leaves behind that had time to finish its writing."""
+    p = engine(tiers, layout, **more)
+    drive(p, *requests, audit=0)
+    p.executor.mover.flush()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n", [B * 4 + 3, B * 8, B * 8 + 1, B * 13 + 7])
 def test_a_second_engine_loads_what_the_first_left(layout, n) -> None:
     """F017, F045: all whole blocks are in the tier, the next process loads them, the answer is the same."""
     disk = PaperTier()
     first, again = ask("a", words(n)), ask("b", words(n))
-    drive(engine([disk], layout), first)
+    left_by([disk], layout, first)
     span = LAYOUTS[layout].span_tokens
     assert len(disk.records) >= (n + 7) // span
     p = engine([disk], layout)
@@ -37,7 +44,7 @@ def test_a_second_engine_loads_what_the_first_left(layout, n) -> None:
 
 def test_nothing_is_asked_without_tiers_or_when_told_so() -> None:
     disk = PaperTier()
-    drive(engine([disk]), ask("a", words(200)))
+    left_by([disk], "full", ask("a", words(200)))
     p = paper("full", tiers=[disk], carry=TierConfig(load="never"))
     out = drive(p, ask("b", words(200)))
     assert out.usage("b").loaded_tokens == 0 == p.engine.scheduler.counters.finds
@@ -100,6 +107,38 @@ def test_whatever_happens_answers_are_the_same_and_books_hold(layout, when, seed
     assert counters.loads >= counters.failed_loads
 
 
+@pytest.mark.parametrize("layout", ["full", "hybrid"])
+@pytest.mark.parametrize("seed", range(4))
+def test_f042_steps_that_fail_while_loads_are_out(layout, seed) -> None:
+    """What runs ends with an error, what is being loaded goes on, nobody vanishes, the books hold."""
+    rng = Random(seed)
+    tiers = [PaperTier("disk", 4e5, 5e-3)]
+    requests = [ask(f"r{i}", t, 6) for i, t in enumerate(prompts(rng, 24))]
+    left_by(tiers, layout, *[ask(f"w{r.id}", r.prompt, 2) for r in requests[:12]], blocks=200)
+    p = engine(tiers, layout, blocks=60, sequences=6, budget=48, carry=TierConfig(load="always", min_tokens=1))
+    inner, failed = p.executor._draw, []
+
+    def draw(plan, rows):
+        if rng.random() < 0.08 and plan.chunks:
+            failed.append(plan.step)
+            raise RuntimeError("out of order")
+        return inner(plan, rows)
+
+    p.executor._draw = draw
+    waiting, out = list(requests), Outcome()
+
+    def each(p):
+        if waiting and rng.random() < 0.4:
+            p.engine.add(waiting.pop())
+
+    while waiting:
+        drive(p, waiting.pop(), each_step=each, outcome=out)
+    assert failed and {r.id for r in requests} == {name for name, _ in out.last}
+    assert {out.reason(r.id) for r in requests} == {"length", "error"}
+    same_as_alone(layout, out, requests)
+    assert p.engine.scheduler.counters.loads > 0 and not p.engine.scheduler.restores.loading
+
+
 def test_what_tiers_do_at_all_in_those_runs() -> None:
     """The random runs above load, fail and recompute: else they would prove nothing."""
     totals = dict.fromkeys(("loads", "failed_loads", "loaded_tokens", "saved_blocks", "unloaded_tokens"), 0)
@@ -121,7 +160,7 @@ def test_what_tiers_do_at_all_in_those_runs() -> None:
 @pytest.mark.parametrize("reason", ["error", "missing", "timeout", "damaged", "foreign"])
 def test_f050_a_failed_load_keeps_what_came_before_it(layout, bad, reason) -> None:
     disk, prompt = PaperTier(), words(B * 8 + 5)
-    drive(engine([disk], layout), ask("a", prompt))
+    left_by([disk], layout, ask("a", prompt))
     p = engine([disk], layout, carry=TierConfig(load="always"))
     p.executor.mover.fault = lambda load, i: reason if i == bad else ""
     again = ask("b", prompt)
@@ -142,7 +181,7 @@ def test_f051_local_and_tier_hits_never_overlap() -> None:
             for stored in range(n // B + 1):
                 disk = PaperTier()
                 if stored:
-                    drive(engine([disk]), ask("s", prompt[: stored * B], 1), audit=0)
+                    left_by([disk], "full", ask("s", prompt[: stored * B], 1))
                 p = engine([disk], carry=TierConfig(load="always", min_tokens=1))
                 if local:
                     drive(p, ask("l", (*prompt[:local], 5), 1), audit=0)
@@ -163,7 +202,7 @@ def test_f015_no_tier_serves_another_salt() -> None:
     for where in range(3):
         tiers = [PaperTier(name) for name in ("ram", "disk", "remote")]
         prompt = words(B * 6 + 2)
-        drive(engine(tiers), ask("a", prompt, salt=b"one"))
+        left_by(tiers, "full", ask("a", prompt, salt=b"one"))
         for i, tier in enumerate(tiers):
             if i != where:
                 tier.records.clear()
@@ -180,7 +219,7 @@ def test_f015_no_tier_serves_another_salt() -> None:
 
 def test_f048_another_fingerprint_is_a_miss() -> None:
     disk, prompt = PaperTier(), words(B * 6 + 2)
-    drive(engine([disk], fingerprint=b"weights one"), ask("a", prompt))
+    left_by([disk], "full", ask("a", prompt), fingerprint=b"weights one")
     for fingerprint, want in ((b"weights two", 0), (b"weights one", B * 6)):
         out = drive(engine([disk], fingerprint=fingerprint), ask("b", prompt))
         assert out.usage("b").cached_tokens == want
@@ -225,7 +264,7 @@ def test_f116_half_admitted_restores_never_fill_the_pool() -> None:
             disk = PaperTier("disk", 1e5, 1e-3)
             asks = [ask(f"r{i}", words(need * B - 4, i), 3) for i, need in enumerate(needs)]
             for request in asks:
-                drive(engine([disk], blocks=16), request, audit=0)
+                left_by([disk], "full", request, blocks=16)
             p = engine([disk], blocks=pool, carry=TierConfig(load="always", min_tokens=1))
             out = drive(p, *asks, limit=1000, audit=0)
             books(p)

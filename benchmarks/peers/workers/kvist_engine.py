@@ -1,6 +1,7 @@
 """kvist, as ``kvist generate`` builds it.
 
-Options: ``weights`` (a dtype of ``BuildOptions``), ``kv`` (a KV format), ``numerics`` (fast, invariant). Also measures
+Options: ``weights`` (a dtype of ``BuildOptions``), ``kv`` (a KV format), ``numerics`` (fast, invariant), ``tier`` (a
+place that keeps KV). Also measures
 what the machine can do at best (``yardsticks``), with the kernels' own read and multiply loops.
 """
 
@@ -12,7 +13,7 @@ import torch
 
 from benchmarks.peers.prompts import burst, ids
 from benchmarks.peers.protocol import serve
-from kvist.config import CacheConfig, EngineConfig
+from kvist.config import CacheConfig, EngineConfig, TierConfig
 from kvist.ids import RequestId
 from kvist.lab.yardsticks import isa, multiply_rate, read_bandwidth
 from kvist.runtime.build import BuildOptions, build
@@ -30,7 +31,7 @@ class Kvist:
             dtype=options["weights"],
             numerics=options["numerics"],
             threads=options["threads"],
-            engine=EngineConfig(cache),
+            engine=EngineConfig(cache, tiers=TierConfig(places=tuple(filter(None, [options.get("tier")])))),
         )
         self.built = build(Path(options["model"]), how)
         self.engine = self.built.engine
@@ -66,6 +67,42 @@ class Kvist:
         request = self._request(ids(tokens, seed), 1, reuse=False)
         start = time.perf_counter()
         return self._run([request])[0] - start
+
+    def keep(self, tokens, seed, path):
+        """The tier (the option) keeps it; ``path`` is for engines that write a file of their own."""
+        request = self._request(ids(tokens, seed), 1)
+        start = time.perf_counter()
+        seconds = self._run([request])[0] - start
+        if not self.built.carrier.mover.flush(120.0):
+            raise RuntimeError("the tier did not take everything in two minutes")
+        return seconds
+
+    def resume(self, tokens, seed, path):
+        before = self.engine.scheduler.counters.loaded_tokens
+        request = self._request(ids(tokens, seed), 1)
+        start = time.perf_counter()
+        seconds = self._run([request])[0] - start
+        return {"seconds": seconds, "tokens": self.engine.scheduler.counters.loaded_tokens - before}
+
+    def fresh(self, tokens, n, new, seed):
+        requests = [self._request(ids(tokens, f"{seed} {i}"), new) for i in range(n)]
+        start = time.perf_counter()
+        for request in requests:
+            self._run([request])
+        return time.perf_counter() - start
+
+    def beside(self, tokens, context, new, seed):
+        self._run([self._request(ids(context, "beside"), 1)])
+        if self.built.carrier is not None:
+            self.built.carrier.mover.flush(120.0)
+        self._run([self._request(ids(tokens, seed), 1)])
+        going = self._on_their_way()
+        times = self._run([self._request(ids(context, "beside"), new + 1)])
+        return {"seconds": times[-1] - times[0], "going_bytes": going, "left_bytes": self._on_their_way()}
+
+    def _on_their_way(self):
+        counters = {} if self.built.carrier is None else self.built.carrier.mover.counters
+        return sum(v for name, v in counters.items() if name.endswith("queued_write_bytes"))
 
     def batch(self, shared, own, n, new, warm, seed):
         prompts = burst(shared, own, n, seed)

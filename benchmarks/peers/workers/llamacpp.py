@@ -122,6 +122,26 @@ class LlamaCpp:
         self._feed(self._prompt(prompt))
         return time.perf_counter() - start
 
+    def keep(self, tokens, seed, path):
+        seconds = self.prefill(tokens, seed)
+        prompt = (lc.llama_token * tokens)(*ids(tokens, seed))
+        if not lc.llama_state_seq_save_file(self.context, path.encode(), 0, prompt, tokens):
+            raise OSError(f"llama.cpp could not save to {path}")
+        return seconds
+
+    def resume(self, tokens, seed, path):
+        """As a server restores a slot: the file, then the last token again, for its logits."""
+        self._ensure(CONTEXT, 1)
+        lc.llama_memory_clear(self.memory, False)
+        prompt, count = (lc.llama_token * CONTEXT)(), ctypes.c_size_t(0)
+        start = time.perf_counter()
+        read = lc.llama_state_seq_load_file(self.context, path.encode(), 0, prompt, CONTEXT, ctypes.byref(count))
+        if not read or list(prompt[: count.value]) != ids(tokens, seed):
+            raise OSError(f"llama.cpp could not load {path}")
+        lc.llama_memory_seq_rm(self.memory, 0, tokens - 1, -1)
+        self._feed([(prompt[tokens - 1], tokens - 1, 0, True)])
+        return {"seconds": time.perf_counter() - start, "tokens": tokens - 1}
+
     def batch(self, shared, own, n, new, warm, seed):
         each = shared + own + new
         one_buffer = self.options.get("unified")

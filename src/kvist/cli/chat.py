@@ -49,6 +49,11 @@ def command(
     prefix_cache: opt.PrefixCache = None,
     token_budget: opt.TokenBudget = None,
     context_tokens: opt.ContextTokens = None,
+    tier: opt.Tier = None,
+    tier_key: opt.TierKey = None,
+    tier_write: opt.TierWrite = None,
+    tier_load: opt.TierLoad = None,
+    tier_min_tokens: opt.TierMinTokens = None,
     config: opt.Config = None,
 ) -> None:
     """Chat with the model. Temperature 0.2 and top-p 0.9 unless you say otherwise."""
@@ -56,7 +61,11 @@ def command(
     ask = settings.ask(temperature=0.2, top_p=0.9)
     if "max_tokens" not in settings.asked:
         ask = _longer(ask)
-    llm = load_llm(settings, quiet=False)
+    with load_llm(settings, quiet=False) as llm:
+        _talk(llm, system, ask)
+
+
+def _talk(llm: LLM, system: str | None, ask: Ask) -> None:
     if llm.built.template is None:
         llm.encode_chat([])
     print(f"{llm.built.path.name}: {llm.built.spec.context_tokens} tokens of context. /help lists commands.")

@@ -61,6 +61,12 @@ def command(
     order: opt.Order = None,
     itl_slo: opt.ItlSlo = None,
     evict: opt.Evict = None,
+    tier: opt.Tier = None,
+    tier_key: opt.TierKey = None,
+    tier_write: opt.TierWrite = None,
+    tier_load: opt.TierLoad = None,
+    tier_min_tokens: opt.TierMinTokens = None,
+    tier_second_use: opt.TierSecondUse = None,
     config: opt.Config = None,
 ) -> None:
     """Continue a prompt. Greedy unless ``--temperature`` says otherwise; ends with a ledger line."""
@@ -69,9 +75,15 @@ def command(
     ask = settings.ask()
     if ask.sampling.logprobs is not None and not as_json:
         raise UsageError("log-probabilities are shown in JSON only", remedy="add --json")
-    llm = load_llm(settings, quiet=as_json)
+    with load_llm(settings, quiet=as_json) as llm:
+        _answer(llm, texts, prompt, prompt_file or [], ask, chat=chat, as_json=as_json)
+
+
+def _answer(
+    llm: LLM, texts: list[str], prompt: str | None, files: list[Path], ask: Ask, *, chat: bool, as_json: bool
+) -> None:
     prompts = [llm.encode_chat([{"role": "user", "content": t}]) if chat else llm.encode(t) for t in texts]
-    labels = [str(p) for p in prompt_file or []] if prompt is None else [""]
+    labels = [str(p) for p in files] if prompt is None else [""]
     if as_json:
         _print_json(llm, prompts, ask)
     elif len(prompts) == 1 and ask.n == 1:

@@ -16,8 +16,9 @@ def ledger_line(answer: Answer) -> str:
     times = f"TTFT {_time(answer.ttft_s)}, TPOT {_time(answer.tpot_s)}"
     if answer.tpot_s:
         times += f" ({1 / answer.tpot_s:.1f} tok/s)"
+    came = f", {answer.loaded_tokens} of them from a tier" if answer.loaded_tokens else ""
     tokens = (
-        f"{answer.prompt_tokens} prompt ({answer.cached_tokens} cached) + {answer.completion_tokens} new tokens"
+        f"{answer.prompt_tokens} prompt ({answer.cached_tokens} cached{came}) + {answer.completion_tokens} new tokens"
         f" [{answer.finish_reason}]"
     )
     terms = [f"{book.computed_tokens} tokens = {format_bytes(book.row_bytes)}"]
@@ -42,6 +43,7 @@ def answer_json(answer: Answer, *, model: str, dtype: str, kv_format: str) -> di
         "token_ids": list(answer.token_ids),
         "prompt_tokens": answer.prompt_tokens,
         "cached_tokens": answer.cached_tokens,
+        "loaded_tokens": answer.loaded_tokens,
         "completion_tokens": answer.completion_tokens,
         "finish_reason": answer.finish_reason,
         "ttft_s": answer.ttft_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kvist.cli import bench, chat, generate, inspect, lab
+from kvist.cli.cache import command as cache
 from kvist.cli.plan import command as plan
 from kvist.cli.serve import command as serve
 
@@ -22,6 +23,7 @@ app.command("serve", help="Serve a model to OpenAI and Anthropic clients.")(serv
 app.command("model", help="Show what a model's cache is made of.")(inspect.command)
 app.command("plan", help="Plan memory, users and latency on any device.", epilog=plan.EPILOG)(plan.command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(cache.app, name="cache")
 app.add_typer(lab.app, name="lab")
 
 

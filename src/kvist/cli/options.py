@@ -26,6 +26,7 @@ from kvist.config import (
     read_bool,
     read_bytes,
     read_int,
+    read_places,
     read_text,
 )
 from kvist.errors import BadValue
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from kvist.runtime.ask import Ask
 
 TRACE_ENV: Final = "KVIST_TRACE"
-OTHERS: Final = (TRACE_ENV, "KVIST_CONFIG", "KVIST_BENCH_URL", "KVIST_HOME", "KVIST_ISA", "KVIST_LLAMA_VOCABS")
+OTHERS: Final = (
+    TRACE_ENV,
+    "KVIST_CACHE_KEY",
+    "KVIST_CONFIG",
+    "KVIST_BENCH_URL",
+    "KVIST_HOME",
+    "KVIST_ISA",
+    "KVIST_LLAMA_VOCABS",
+)
 """Variables that are not options of a run."""
 
 
@@ -93,6 +102,7 @@ KNOWN: Final = EVERY | {alias: EVERY[name] for alias, name in ALIASES.items()}
 RUN_PANEL: Final = "Model and kernels"
 ASK_PANEL: Final = "Sampling"
 ENGINE_PANEL: Final = "Cache and scheduler"
+TIER_PANEL: Final = "Tiers"
 
 
 _METAVAR: Final[dict[Any, str]] = {
@@ -100,6 +110,7 @@ _METAVAR: Final[dict[Any, str]] = {
     _number: "NUMBER",
     read_bytes: "SIZE",
     _stops: "TEXT",
+    read_places: "PLACE",
     _bias: "ID=BIAS,...",
 }
 
@@ -147,6 +158,12 @@ ContextTokens = Annotated[str | None, _option("context_tokens", ENGINE_PANEL)]
 Order = Annotated[str | None, _option("order", ENGINE_PANEL)]
 Evict = Annotated[str | None, _option("evict", ENGINE_PANEL)]
 ItlSlo = Annotated[str | None, _option("itl_slo", ENGINE_PANEL)]
+Tier = Annotated[list[str] | None, _option("tier", TIER_PANEL)]
+TierKey = Annotated[str | None, _option("tier_key", TIER_PANEL)]
+TierWrite = Annotated[str | None, _option("tier_write", TIER_PANEL)]
+TierLoad = Annotated[str | None, _option("tier_load", TIER_PANEL)]
+TierMinTokens = Annotated[str | None, _option("tier_min_tokens", TIER_PANEL)]
+TierSecondUse = Annotated[bool | None, _option("tier_second_use", TIER_PANEL)]
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="KVIST_CONFIG", help="A TOML file with any of these options.", show_default=False),

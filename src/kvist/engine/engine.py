@@ -121,7 +121,7 @@ class Engine:
         if line.matched is None:
             seq = self.scheduler.sequence(line.seq)
             if seq is not None:
-                line.matched, line.led = seq.match, seq.led
+                line.matched, line.led, line.choice = seq.match, seq.led, seq.choice
 
     def _note(self, events: list[Event]) -> list[Event]:
         if events:

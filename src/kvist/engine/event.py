@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvist.cache.cache import Match as Match
 from kvist.ids import RequestId, SeqId
+from kvist.sched.choice import Choice as Choice
 from kvist.sched.request import Event as Event
 from kvist.sched.request import FinishReason as FinishReason
 from kvist.sched.request import Usage as Usage
@@ -16,9 +17,10 @@ class Timeline:
     """One sequence from arrival to end, in the clock's seconds (None: has not happened). Owner: the engine.
 
     ``matched`` is what its first admission found in the cache (None for a sample that forked), ``led``: it waited for
-    another sequence to compute their common prefix. ``computed_s`` is when its whole prompt was in the cache.
-    ``recomputed`` are tokens computed again after preemptions. ``held_bytes`` are the pool's bytes in its tables just
-    before they were given back; ``layout_bytes`` what the layout's formula says for the same number of computed tokens.
+    another sequence to compute their common prefix. ``choice``: what was decided about loading, and what came of it.
+    ``computed_s`` is when its whole prompt was in the cache. ``recomputed`` are tokens computed again after
+    preemptions. ``held_bytes`` are the pool's bytes in its tables just before they were given back; ``layout_bytes``
+    what the layout's formula says for the same number of computed tokens.
     """
 
     request: RequestId
@@ -28,6 +30,7 @@ class Timeline:
     prompt_tokens: int = 0
     matched: Match | None = None
     led: bool = False
+    choice: Choice | None = None
     admitted_s: float | None = None
     computed_s: float | None = None
     first_token_s: float | None = None

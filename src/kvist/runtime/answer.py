@@ -69,6 +69,8 @@ class Answer:
     error: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    loaded_tokens: int = 0
+    """Of ``cached_tokens``, those that came from a tier."""
 
     @property
     def blocks_held(self) -> int:

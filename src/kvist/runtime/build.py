@@ -24,6 +24,8 @@ from kvist.model.support import refuse_unsupported
 from kvist.model.weights import DTYPES, Weights, load_weights
 from kvist.runtime.executor import TorchExecutor
 from kvist.runtime.grammar import Grammars, is_installed
+from kvist.runtime.mover.mover import Mover
+from kvist.runtime.places import close_places, open_places
 from kvist.runtime.store import Store
 from kvist.spec.digest import weights_digest
 from kvist.spec.format import KVFormat
@@ -36,6 +38,7 @@ from kvist.text.from_folder import from_folder
 from kvist.text.from_gguf import from_gguf
 from kvist.text.gguf_meta import read_metadata
 from kvist.text.tokenizer import Tokenizer
+from kvist.tier.base import Tier
 
 MOST_THREADS: Final = 256
 
@@ -67,11 +70,32 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Carrier:
+    """Open tiers, fastest first, and the mover between them and the pool. ``origin``: what their records belong to."""
+
+    tiers: tuple[Tier, ...]
+    mover: Mover
+    origin: bytes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tiers."""
+        return tuple(tier.name for tier in self.tiers)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is on its way, for ``timeout_s`` at most, and let go. Says whether all of it was written."""
+        written = self.mover.flush(timeout_s)
+        self.mover.close()
+        close_places(self.tiers)
+        return written
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A model ready to run. ``kernels`` names the attention variants in use, best first.
 
     ``weight_kinds``: bytes of each kind of
-    matrix. ``grammars`` is None when llguidance is not installed.
+    matrix. ``grammars`` is None when llguidance is not installed. ``carrier`` has the tiers, if there are any.
     """
 
     path: Path
@@ -86,6 +110,18 @@ class Built:
     dtype: str
     kernels: tuple[str, ...]
     grammars: Grammars | None = None
+    carrier: Carrier | None = None
+
+    def close(self, timeout_s: float = 60.0, why: str = "it was closed") -> bool:
+        """End an engine that has no sequences left: what the tiers are to keep is written, for ``timeout_s`` at most.
+
+        False when that was not enough. The engine refuses to run from here on, and says ``why``.
+        """
+        while not self.engine.idle:
+            self.engine.step()
+        written = self.carrier is None or self.carrier.close(timeout_s)
+        self.executor.close(why)
+        return written
 
 
 def read_text_side(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
@@ -130,8 +166,9 @@ def build(
     weights = load_weights(path, spec, dtype=options.dtype, on_tensor=on_tensor)
     fingerprint = _fingerprint(path, spec, layout, tokenizer, options)
     grammars = Grammars(tokenizer, spec.vocab) if is_installed() else None
+    carrier = _carrier(options, store, fingerprint)
     engine, executor = build_engine(
-        spec, weights, store, options, kernels=kernels, fingerprint=fingerprint, grammars=grammars
+        spec, weights, store, options, kernels=kernels, fingerprint=fingerprint, grammars=grammars, carrier=carrier
     )
     return Built(
         path=path,
@@ -146,7 +183,15 @@ def build(
         dtype=options.dtype,
         kernels=tuple(k.name for k in kernels),
         grammars=grammars,
+        carrier=carrier,
     )
+
+
+def _carrier(options: BuildOptions, store: Store, fingerprint: bytes) -> Carrier | None:
+    if not options.engine.tiers.places:
+        return None
+    tiers = open_places(options.engine.tiers)
+    return Carrier(tuple(tiers), Mover(tiers, store, origin=fingerprint, clock=WallClock()), fingerprint)
 
 
 def _store(layout: CacheLayout, blocks: int, poison: bool, reuse: Store | None) -> Store:
@@ -164,6 +209,7 @@ def build_engine(
     kernels: Sequence[AttentionKernel] | None = None,
     fingerprint: bytes = b"",
     grammars: Grammars | None = None,
+    carrier: Carrier | None = None,
 ) -> tuple[Engine, TorchExecutor]:
     """The engine over a store, for weights that are in memory already. It deals in token ids only."""
     config, layout = options.engine, store.layout
@@ -177,9 +223,17 @@ def build_engine(
         numerics=options.numerics,
     )
     clock = WallClock()
-    executor = TorchExecutor(decoder, store, clock, grammars)
-    context, bulk = spec.context_tokens, books.best_available()
-    engine = assemble(layout, executor, clock, config, context_tokens=context, fingerprint=fingerprint, bulk=bulk)
+    executor = TorchExecutor(decoder, store, clock, grammars, None if carrier is None else carrier.mover)
+    engine = assemble(
+        layout,
+        executor,
+        clock,
+        config,
+        context_tokens=spec.context_tokens,
+        fingerprint=fingerprint,
+        bulk=books.best_available(),
+        tiers=() if carrier is None else carrier.names,
+    )
     return engine, executor
 
 

@@ -45,6 +45,23 @@ class LLM:
         self._asked = 0
         self._calls: dict[SeqId, Call] = {}
 
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self, timeout_s: float = 60.0) -> bool:
+        """End it: what the tiers are to keep is written, for ``timeout_s`` at most. False when that was not enough.
+
+        Without tiers there is nothing to write.
+        """
+        for call in {id(c): c for c in self._calls.values()}.values():
+            for seq in list(call.live):
+                self.engine.abort(seq)
+        self._calls.clear()
+        return self.built.close(timeout_s)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt. Raises ``BadValue`` for an empty one, or for what is neither text nor token ids."""
         if isinstance(prompt, str):
@@ -169,6 +186,7 @@ class LLM:
             token_ids=tuple(writing.token_ids),
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
+            loaded_tokens=usage.loaded_tokens,
             completion_tokens=usage.output_tokens,
             finish_reason=reason,
             ttft_s=timeline.ttft_s,

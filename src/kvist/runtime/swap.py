@@ -35,7 +35,7 @@ def rebuild(
     except BaseException:
         torch.set_num_threads(threads)
         raise
-    old_executor.close(f"the weights of {old.path.name} were replaced")
+    old.close(why=f"the weights of {old.path.name} were replaced")
     store = new.executor.store
     if store is old_executor.store:
         store.copied_blocks = 0

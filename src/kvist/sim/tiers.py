@@ -94,12 +94,15 @@ class PaperMover:
         next_s = min((due.at_s for due in self._due), default=now + seconds)
         self._clock.advance(min(seconds, max(0.0, next_s - now)))
 
+    def flush(self) -> None:
+        """Let time pass until nothing is on its way any more."""
+        while self._due:
+            self.wait(float("inf"))
+            self._settle()
+
     def answers(self) -> dict[str, Any]:
         """What has ended by now, for a ``StepResult``."""
-        now = self._clock.now()
-        for due in sorted((d for d in self._due if d.at_s <= now), key=lambda d: d.at_s):
-            self._due.remove(due)
-            due.act()
+        self._settle()
         out = {
             "found": tuple(self._found),
             "loaded": tuple(self._loaded),
@@ -109,6 +112,12 @@ class PaperMover:
         for part in (self._found, self._loaded, self._kept, self._dropped):
             part.clear()
         return out
+
+    def _settle(self) -> None:
+        now = self._clock.now()
+        for due in sorted((d for d in self._due if d.at_s <= now), key=lambda d: d.at_s):
+            self._due.remove(due)
+            due.act()
 
     def _later(self, tier: int | None, n_blocks: int, act: Callable[[], None] | None = None) -> float:
         """When a tier will have moved ``n_blocks``, behind what it has to do already (None: asking takes no turn)."""

@@ -54,6 +54,12 @@ def command(
     order: opt.Order = None,
     itl_slo: opt.ItlSlo = None,
     evict: opt.Evict = None,
+    tier: opt.Tier = None,
+    tier_key: opt.TierKey = None,
+    tier_write: opt.TierWrite = None,
+    tier_load: opt.TierLoad = None,
+    tier_min_tokens: opt.TierMinTokens = None,
+    tier_second_use: opt.TierSecondUse = None,
     config: opt.Config = None,
 ) -> None:
     """Serve a model to OpenAI and Anthropic clients. Ctrl-C or SIGTERM lets running answers end first."""

@@ -1,0 +1,74 @@
+"""Where blocks live besides the pool: from what the config says to open tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from kvist.config import TierConfig
+from kvist.errors import BadValue
+from kvist.tier.base import Tier
+from kvist.tier.master_key import read_master_key
+from kvist.tier.registry import open_tier
+from kvist.units import GIB
+
+FOLDER_BYTES = 10 * GIB
+"""What a place that is only a folder may take."""
+
+KEYRING_NAME = "tenants.keys"
+
+KEY_IN_ENVIRONMENT = "env"
+"""Instead of a key file: the key is in the variable that ``tier/master_key.py`` names."""
+
+
+def place_url(text: str) -> str:
+    """A folder by its path is a disk tier of 10 GiB; other texts are as they are."""
+    if text.startswith(("/", "~", ".")):
+        return f"disk:{text}?size={FOLDER_BYTES}"
+    return text
+
+
+def folder_of(config: TierConfig) -> Path | None:
+    """The folder of the first disk tier: where else what survives a restart may lie."""
+    for text in map(place_url, config.places):
+        if text.startswith("disk:"):
+            return Path(text.removeprefix("disk:").removeprefix("//").partition("?")[0]).expanduser()
+    return None
+
+
+def open_places(config: TierConfig) -> list[Tier]:
+    """The tiers, fastest first, sealed where there is a key. Raises ``BadValue`` or ``UsageError``, with none open."""
+    tiers: list[Tier] = []
+    try:
+        for text in config.places:
+            tier = open_tier(place_url(text))
+            if any(tier.name == other.name for other in tiers):
+                raise BadValue("tier", text, f"one {tier.name} tier", remedy="give each kind of place once")
+            tiers.append(tier)
+        return _sealed(tiers, config)
+    except BaseException:
+        close_places(tiers)
+        raise
+
+
+def _sealed(tiers: list[Tier], config: TierConfig) -> list[Tier]:
+    """What leaves this process's memory is sealed; the ``ram`` tier does not."""
+    if config.key is None:
+        return tiers
+    from kvist.tier.keyring import Keyring
+    from kvist.tier.seal import Sealed
+
+    key_file = None if config.key == KEY_IN_ENVIRONMENT else Path(config.key).expanduser()
+    folder = folder_of(config) or (key_file.parent if key_file else None)
+    if folder is None:
+        raise BadValue("tier_key", config.key, "a key file, or a disk tier", remedy="the tenants' own keys lie there")
+    keyring = Keyring(folder / KEYRING_NAME, read_master_key(key_file))
+    return [tier if tier.name == "ram" else Sealed(tier, keyring) for tier in tiers]
+
+
+def close_places(tiers: Sequence[Tier]) -> None:
+    """Let go of all of them."""
+    for tier in tiers:
+        with suppress(Exception):  # nobody can do anything about it any more
+            tier.close()
