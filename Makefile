@@ -29,6 +29,9 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.serving.hit_rate
 	$(BIN)/python -m benchmarks.serving.stall
 	$(BIN)/python -m benchmarks.serving.soak
+	$(BIN)/python -m benchmarks.tiers.disk
+	$(BIN)/python -m benchmarks.tiers.restart
+	$(BIN)/python -m benchmarks.tiers.overhead
 	$(BIN)/python docs/regenerate.py
 
 docs: $(VENV)/.ready

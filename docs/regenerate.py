@@ -70,6 +70,13 @@ def option_table() -> str:
     return _options(ALL)
 
 
+def tier_option_table() -> str:
+    """Every option of the tiers."""
+    from kvist.config import OPTIONS
+
+    return _options({name: option for name, option in OPTIONS.items() if option.section == "tiers"})
+
+
 def plan_option_table() -> str:
     """Every option of the planner."""
     from kvist.cli.plan.options import PLAN
@@ -135,6 +142,7 @@ PARTS = {
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/serving.md": {"serving": serving_table},
     "docs/metrics.md": {"metrics": metrics},
+    "docs/tiers.md": {"tier-options": tier_option_table},
     "docs/reference.md": {
         "serve-options": serve_option_table,
         "serve-aliases": alias_table,

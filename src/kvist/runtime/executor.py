@@ -15,6 +15,7 @@ from kvist.ids import SeqId
 from kvist.model.decoder import Decoder, Steps
 from kvist.runtime.grammar import Grammars
 from kvist.runtime.inputs import Inputs, build_inputs
+from kvist.runtime.mover.mover import Mover
 from kvist.runtime.sampler import SamplerState, alone, logprob_of, not_numbers, sample_rows
 from kvist.runtime.store import Store
 from kvist.runtime.tables import Tables
@@ -37,14 +38,23 @@ class Spent:
 class TorchExecutor:
     """Owns the store, its copy of the block tables and each sequence's sampler state.
 
-    Without ``grammars`` a sequence that has a grammar fails, alone.
+    Without ``grammars`` a sequence that has a grammar fails, alone. Without ``mover`` a plan that asks for tiers is
+    refused.
     """
 
-    def __init__(self, decoder: Decoder, store: Store, clock: Clock, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        store: Store,
+        clock: Clock,
+        grammars: Grammars | None = None,
+        mover: Mover | None = None,
+    ) -> None:
         self._decoder: Decoder | None = decoder
         self._steps, self._layers_reason = decoder.steps, decoder.layers_reason
         self._clock = clock
         self._grammars = grammars
+        self._mover = mover
         self._closed = ""
         self.store = store
         self.tables = Tables(len(store.layout.groups))
@@ -52,17 +62,21 @@ class TorchExecutor:
         self._samplers: dict[SeqId, SamplerState] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """One step, in the order that ``step.py`` gives. Raises ``StateError`` once closed."""
+        """One step, in the order that ``step.py`` gives. Raises ``StateError`` once closed, with nothing applied."""
         if self._decoder is None:
             raise StateError(self._closed, remedy="use the engine that took its place")
         if any(chunk.drafts for chunk in plan.chunks):
             raise StateError("this executor does not verify drafts yet", remedy="plan without drafts")
+        if self._mover is None and (plan.saves or plan.drops or plan.finds or plan.loads):
+            raise StateError("a plan asks for tiers and there are none", remedy="build the executor with a mover")
         start = self._clock.now()
         self._apply(plan)
         applied = self._clock.now()
         self.spent.apply_s += applied - start
         if not plan.chunks:
-            return StepResult(plan.step, seconds=applied - start, epoch=plan.epoch)
+            if self._mover is not None and plan.wait_s > 0:
+                self._mover.wait(plan.wait_s)
+            return self._result(plan, start)
         inputs = build_inputs(self.store.layout, plan.chunks, self.tables)
         ready = self._clock.now()
         with torch.inference_mode():
@@ -79,11 +93,28 @@ class TorchExecutor:
             sampled = tuple(s for s in sampled if s.seq not in errors)
             scored = tuple(p for p in scored if p.seq not in errors)
         failed = tuple(Failed(seq, str(e), isinstance(e, UsageError)) for seq, e in errors.items())
-        return StepResult(plan.step, sampled, scored, failed, seconds=done - start, epoch=plan.epoch)
+        return self._result(plan, start, sampled, scored, failed)
+
+    def _result(
+        self,
+        plan: StepPlan,
+        start: float,
+        sampled: tuple[Sampled, ...] = (),
+        scored: tuple[PromptLogprobs, ...] = (),
+        failed: tuple[Failed, ...] = (),
+    ) -> StepResult:
+        """With what the mover can answer by now: taken last, so that a step that raises loses no answer."""
+        found, loaded, kept, dropped = ((), (), (), ()) if self._mover is None else self._mover.answers()
+        seconds = self._clock.now() - start
+        return StepResult(
+            plan.step, sampled, scored, failed, found, loaded, kept, dropped, seconds=seconds, epoch=plan.epoch
+        )
 
     def close(self, why: str) -> None:
-        """Let go of the weights. ``execute`` refuses from here on, and says ``why``."""
+        """Let go of the weights and end the mover. ``execute`` refuses from here on, and says ``why``."""
         self._decoder = None
+        if self._mover is not None:
+            self._mover.close()
         self._closed = why
         self._samplers.clear()
 
@@ -99,8 +130,10 @@ class TorchExecutor:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """``steps`` by name, for the engine's numbers."""
-        return {"native_steps": self._steps.native, "layered_steps": self._steps.by_layer}
+        """``steps`` by name, and the mover's as ``tier_*``, for the engine's numbers."""
+        steps = {"native_steps": self._steps.native, "layered_steps": self._steps.by_layer}
+        moved = {} if self._mover is None else self._mover.counters
+        return steps | {f"tier_{name}": value for name, value in moved.items()}
 
     @property
     def layers_reason(self) -> str:
@@ -108,15 +141,30 @@ class TorchExecutor:
         return self._layers_reason
 
     def _apply(self, plan: StepPlan) -> None:
+        if self._mover is not None:
+            self._carry(plan, self._mover)
         for seq in plan.forget:
             self._samplers.pop(seq, None)
             self.tables.forget(seq)
         for new in plan.new:
             self._samplers[new.seq] = SamplerState.start(new, self._grammars)
-        self.store.void(plan.fresh)
+        loading = {block for load in plan.loads for block in load.blocks}
+        self.store.void(tuple(b for b in plan.fresh if b not in loading) if loading else plan.fresh)
         for change in plan.tables:
             self.tables.apply(change)
         self.store.copy(plan.copies)
+
+    def _carry(self, plan: StepPlan, mover: Mover) -> None:
+        """Begin what goes to and from tiers, before anything of the plan can fail: so that all of it is answered."""
+        mover.cancel(plan.cancels)
+        for save in plan.saves:
+            mover.save(save)
+        for drop in plan.drops:
+            mover.drop(drop)
+        for find in plan.finds:
+            mover.find(find)
+        for load in plan.loads:
+            mover.load(load)
 
     def _sample(self, plan: StepPlan, inputs: Inputs, logits: np.ndarray, errors: Errors) -> tuple[Sampled, ...]:
         """What could be drawn, in the plan's order; ``errors`` gets the sequences of the other rows."""

@@ -16,7 +16,9 @@ from kvist.server.capacity import Capacity
 from kvist.server.desk import Desk, check_admin, tenant_of
 from kvist.server.observe.features import features
 from kvist.server.observe.numbers import Numbers
+from kvist.server.observe.tiers import tier_facts
 from kvist.server.refuse import Refusal
+from kvist.server.resets import Resets
 from kvist.server.service import Service
 from kvist.server.stream import Json
 
@@ -97,11 +99,19 @@ def _facts(routes: APIRouter, desk: Desk) -> None:
                 "cache": _cache_facts(desk),
                 "engine": dict(served.facts),
                 "features": told,
+                "tiers": _tiers(desk, numbers),
                 "limits": _limits(desk),
                 "uptime_s": round(time.monotonic() - started_s, 3),
                 "requests_open": service.open,
             }
         )
+
+
+def _tiers(desk: Desk, numbers: Numbers) -> dict[str, Any] | None:
+    facts, file = tier_facts(desk.service, numbers), desk.chats.memory.file
+    if facts is not None and file is not None:
+        facts["answers"] = {"condition": file.condition, "reason": file.reason or None, "kept": file.written}
+    return facts
 
 
 def _cache_facts(desk: Desk) -> dict[str, Any]:
@@ -142,14 +152,15 @@ def _limits(desk: Desk) -> dict[str, Any]:
 
 
 def _switches(routes: APIRouter, desk: Desk) -> None:
-    service = desk.service
+    service, resets = desk.service, Resets(desk.service, desk.chats.memory)
 
     async def reset(request: Request, ask: ResetAsk | None = None) -> Response:
         tenant = _whose(desk, request, ask.tenant if ask else None)
-        freed = await service.call(lambda engine: engine.scheduler.cache.reset(tenant))
+        done = await resets.reset(tenant)
         by = tenant_of(request).name
-        log.info("cache reset", extra={"fields": {"by": by, "tenant": tenant, "freed_blocks": freed}})
-        return Json({"tenant": tenant, "freed_blocks": freed})
+        fields = {"by": by, "tenant": tenant, "freed_blocks": done.freed_blocks, "reason": done.reason or None}
+        log.log(logging.WARNING if done.reason else logging.INFO, "cache reset", extra={"fields": fields})
+        return Json({"tenant": tenant, **done.told()}, status_code=503 if done.reason else 200)
 
     for path in ("/reset_prefix_cache", "/flush_cache"):
         routes.add_api_route(path, reset, methods=["POST"])

@@ -5,10 +5,8 @@ Every chat protocol goes through here: the same messages give the same prompt, w
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,6 +17,7 @@ from kvist.server.live import Live
 from kvist.server.memory import Asked, Memory
 from kvist.server.service import Service
 from kvist.server.tenants import Tenant
+from kvist.server.workers import Workers
 from kvist.step import TokenLogprob
 from kvist.text.plain import exceeds
 from kvist.text.tools.base import ToolFormat, ToolParser
@@ -157,29 +156,19 @@ def _answer(sample: _Sample) -> dict[str, Any]:
     return {"role": "assistant", "content": content or None, "tool_calls": calls}
 
 
-class _Workers:
-    """Two threads beside the event loop. At most one job of a tenant is on them: a costly one holds up its own tenant,
-    others for the rest of one job at most.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.pool = ThreadPoolExecutor(2, thread_name_prefix=name)
-        self._busy: dict[str, asyncio.Lock] = {}
-
-    async def run(self, tenant: Tenant, work: Callable[..., T], *args: Any) -> T:
-        """What ``work`` returns or raises."""
-        async with self._busy.setdefault(tenant.name, asyncio.Lock()):
-            return await asyncio.get_running_loop().run_in_executor(self.pool, work, *args)
-
-
 class Chats:
     """Starts conversations. One per server."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._readers = _Workers("kvist-chat")
-        self._checkers = _Workers("kvist-grammar")
+        self._readers = Workers("kvist-chat")
+        self._checkers = Workers("kvist-grammar")
         self._memory = Memory(service, self._readers.pool)
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered of answers."""
+        return self._memory
 
     async def encode(self, ask: ChatAsk) -> Encoded:
         """The prompt's ids. Raises ``BadValue`` or ``UsageError`` for what the template cannot take."""

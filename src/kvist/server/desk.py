@@ -10,15 +10,17 @@ from kvist.server.chat import Chats
 from kvist.server.config import ServeConfig
 from kvist.server.refuse import Refusal
 from kvist.server.service import Service
+from kvist.server.sessions.sessions import Sessions
 from kvist.server.tenants import Tenant
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The service, the conversations, the limits."""
+    """The service, the conversations, the saved sessions, the limits."""
 
     service: Service
     chats: Chats
+    sessions: Sessions
     config: ServeConfig
 
     def check_model(self, asked: str | None) -> str:

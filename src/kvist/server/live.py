@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvist.errors import KvistError
 from kvist.server.job import Delta, Finish, Job
@@ -13,7 +13,10 @@ from kvist.server.job import Delta, Finish, Job
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a request cost, all samples together; the prompt counts once."""
+    """What a request cost, all samples together; the prompt counts once.
+
+    ``cached_by_tier``: where the cached tokens lay (``pool``, and the name of the tier or ``tiers`` for several).
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -21,6 +24,7 @@ class Bill:
     cache_write_tokens: int
     preemptions: int
     recomputed_tokens: int
+    cached_by_tier: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total_tokens(self) -> int:
@@ -36,12 +40,23 @@ class Live:
     """
 
     def __init__(
-        self, ticket: int, job: Job, *, writes: bool, close: Callable[[int], None], release: Callable[[Live], None]
+        self,
+        ticket: int,
+        job: Job,
+        *,
+        writes: bool,
+        close: Callable[[int], None],
+        release: Callable[[Live], None],
+        tiers: Sequence[str] = (),
     ) -> None:
-        """``writes``: what it computes stays in the cache. ``close`` aborts; ``release`` is called once, at the end."""
+        """``writes``: what it computes stays in the cache. ``close`` aborts; ``release`` is called once, at the end.
+
+        ``tiers``: names of those behind the pool.
+        """
         self.ticket = ticket
         self.job = job
         self._writes = writes
+        self._tiers = tuple(tiers)
         self._release: Callable[[Live], None] | None = release
         self.finishes: dict[int, Finish] = {}
         self.cached_tokens: int | None = None
@@ -119,4 +134,10 @@ class Live:
             cache_write_tokens=max(0, min(prompt, computed) - cached) if self._writes else 0,
             preemptions=sum(u.preemptions for u in usages),
             recomputed_tokens=sum(u.recomputed_tokens for u in usages),
+            cached_by_tier=self._by_tier(cached, first.usage.loaded_tokens if first else 0),
         )
+
+    def _by_tier(self, cached: int, loaded: int) -> dict[str, int]:
+        if not self._tiers:
+            return {"pool": cached}
+        return {"pool": cached - loaded, self._tiers[0] if len(self._tiers) == 1 else "tiers": loaded}

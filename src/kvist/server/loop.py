@@ -7,26 +7,30 @@ sends a function (``call``).
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kvist.engine.engine import Engine
-from kvist.engine.event import Event
 from kvist.engine.writing import Writing
 from kvist.errors import KvistError, StateError
 from kvist.ids import SeqId
 from kvist.sched.request import Request
-from kvist.server.job import Delta, Finish
+from kvist.server.earlier import Earlier
 from kvist.server.refuse import busy
+from kvist.server.scribe import Parcel as Parcel
+from kvist.server.scribe import Scribe
 from kvist.server.served import Served
 
+log = logging.getLogger("kvist.server")
 T = TypeVar("T")
-Parcel = tuple[int, Delta | KvistError]
-"""(ticket, what it gained, or why it was refused)."""
+LEAST_FLUSH_S: Final = 5.0
+"""What is on its way to the tiers has so long to arrive when the engine ends, whatever was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +61,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    pass
-
-
-@dataclass(slots=True)
-class _Open:
-    """A ticket being served."""
-
-    seqs: dict[SeqId, Writing] = field(default_factory=dict)
-
-
-STOP: Final = _Stop()
+    flush_s: float
 
 
 class EngineLoop:
@@ -80,10 +74,14 @@ class EngineLoop:
         self._deliver = deliver
         self._on_death = on_death
         self._orders: queue.SimpleQueue[Work | _Abort | _Call | _Stop] = queue.SimpleQueue()
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, dict[SeqId, Writing]] = {}
         self._tickets: dict[SeqId, int] = {}
         self._out: list[Parcel] = []
+        self._scribe = Scribe(self._open, self._tickets, self._out)
         self._stopping = False
+        self._flush_s = LEAST_FLUSH_S
+        self._taking = True
+        self.earlier = Earlier()
         self._swap: _Call | None = None
         self._held: list[Work] = []
         self._thread = threading.Thread(target=self._run, name="kvist-engine", daemon=True)
@@ -95,8 +93,13 @@ class EngineLoop:
 
     @property
     def alive(self) -> bool:
-        """False once the thread has ended, for whatever reason."""
+        """False once the thread has ended, for whatever reason, and the tiers have what they are to keep."""
         return self._thread.is_alive()
+
+    @property
+    def taking(self) -> bool:
+        """True while orders are carried out."""
+        return self._taking and self.alive
 
     def start(self) -> None:
         """Begin."""
@@ -125,9 +128,9 @@ class EngineLoop:
         self._orders.put(_Call(lambda: self._replace(load()), answer, when_idle=True))
         return answer
 
-    def stop(self) -> None:
-        """End the thread; whatever is open ends with ``abort``."""
-        self._orders.put(STOP)
+    def stop(self, flush_s: float = LEAST_FLUSH_S) -> None:
+        """End the thread; whatever is open ends with ``abort``. Then the tiers have ``flush_s`` to write."""
+        self._orders.put(_Stop(max(flush_s, LEAST_FLUSH_S)))
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end."""
@@ -147,7 +150,27 @@ class EngineLoop:
         except BaseException as error:  # a bug of ours: nobody may wait for ever because of it
             self._on_death(error)
         finally:
+            self._taking = False
             self._turn_away()
+            self._let_go()
+            self._turn_away()
+
+    def _let_go(self) -> None:
+        """The engine has ended: what the tiers are to keep is written, in the time there is."""
+        places, engine = self._served.places, self._served.engine
+        if places is None:
+            return
+        end_s = time.monotonic() + self._flush_s
+        try:
+            while self._stopping and not engine.idle and time.monotonic() < end_s:
+                engine.step()
+        except Exception:
+            log.exception("what was not sent to the tiers yet is lost")
+        try:
+            if not places.close(max(0.0, end_s - time.monotonic())):
+                log.warning("the tiers did not take everything within %g s: the rest is lost", self._flush_s)
+        except Exception:
+            log.exception("the tiers could not be closed")
 
     def _obey(self) -> None:
         """Carry out the orders that came; wait for one when there is nothing to do."""
@@ -166,7 +189,7 @@ class EngineLoop:
             elif isinstance(order, _Call):
                 _answer(order)
             elif isinstance(order, _Stop):
-                self._stopping = True
+                self._stopping, self._flush_s = True, order.flush_s
                 for ticket in [*self._open, *(work.ticket for work in self._held)]:
                     self._abort(ticket)
                 return
@@ -175,6 +198,7 @@ class EngineLoop:
         """Nobody works any more: what is still in the queue must not wait for ever."""
         if self._swap is not None:
             self._orders.put(self._swap)
+            self._swap = None
         while not self._orders.empty():
             order = self._orders.get()
             if isinstance(order, Work):
@@ -201,25 +225,21 @@ class EngineLoop:
         except KvistError as error:
             self._out.append((work.ticket, error))
             return
-        tokenizer, special = self._served.tokenizer, not work.show_special
-        self._open[work.ticket] = _Open(
-            {
-                seq: Writing.start(tokenizer, request.prompt, work.stop, prompt=0, sample=i, skip_special=special)
-                for i, seq in enumerate(seqs)
-            }
-        )
-        self._tickets |= dict.fromkeys(seqs, work.ticket)
+        special = not work.show_special
+        self._scribe.begin(work.ticket, seqs, self._served.tokenizer, request.prompt, work.stop, skip_special=special)
 
     def _abort(self, ticket: int) -> None:
+        engine = self._served.engine
         if ticket in self._open:
-            for seq in list(self._open[ticket].seqs):
-                for event in self._served.engine.abort(seq):
-                    self._write(event)
+            for seq in list(self._open[ticket]):
+                for event in engine.abort(seq):
+                    self._scribe.write(engine, event)
         elif any(work.ticket == ticket for work in self._held):
             self._held = [work for work in self._held if work.ticket != ticket]
             self._out.append((ticket, _stopped()))
 
     def _replace(self, served: Served) -> Served:
+        self.earlier.add(self._served.engine.metrics())
         self._served = served
         return served
 
@@ -227,63 +247,16 @@ class EngineLoop:
         engine = self._served.engine
         steps = engine.scheduler.counters.steps
         events = engine.step()
-        if not events and engine.scheduler.counters.steps == steps:
+        if not events and engine.scheduler.counters.steps == steps and not engine.idle:
             raise StateError("sequences are alive but no step can be planned", remedy="report this: it is a bug")
         for event in events:
-            self._write(event)
+            self._scribe.write(engine, event)
 
     def _send(self) -> None:
         if self._out:
-            out, self._out = self._out, []
+            out = list(self._out)
+            self._out.clear()
             self._deliver(out)
-
-    def _write(self, event: Event) -> None:
-        ticket = self._tickets.get(event.seq)
-        if ticket is None:
-            return
-        writing = self._open[ticket].seqs[event.seq]
-        text, stopped = self._text(event, writing)
-        if stopped and event.finish_reason is None:
-            ended = self._served.engine.finish(event.seq, "stop", len(writing.token_ids))
-            final = ended[0] if ended else event
-        else:
-            final = event
-        finish = None
-        if final.finish_reason is not None:
-            text += writing.flush()
-            finish = self._finish(final, writing, stopped=stopped)
-            del self._open[ticket].seqs[event.seq], self._tickets[event.seq]
-            if not self._open[ticket].seqs:
-                del self._open[ticket]
-        tokens = () if event.token is None else (event.token,)
-        scores = () if event.logprob is None else (event.logprob,)
-        cached = self._cached(event, finish) if tokens and len(writing.token_ids) == 1 else None
-        self._out.append((ticket, Delta(event.sample, text, tokens, scores, event.prompt_logprobs, cached, finish)))
-
-    def _text(self, event: Event, writing: Writing) -> tuple[str, bool]:
-        if event.token is None:
-            return "", False
-        if event.finish_reason == "stop":
-            writing.end_with(event.token)
-            return "", False
-        return writing.push(event.token)
-
-    def _cached(self, event: Event, finish: Finish | None) -> int:
-        """What of the prompt of a sequence that just drew its first token was in the cache."""
-        if finish is not None:
-            return finish.usage.cached_tokens
-        seq = self._served.engine.scheduler.sequence(event.seq)
-        assert seq is not None
-        return seq.cached_tokens
-
-    def _finish(self, event: Event, writing: Writing, *, stopped: bool) -> Finish:
-        assert event.finish_reason is not None and event.usage is not None
-        stop: str | int | None = writing.stops.matched
-        if stop is None and event.finish_reason == "stop" and writing.token_ids:
-            stop = writing.token_ids[-1]
-        timeline = self._served.engine.timeline(event.seq)
-        reason = "stop" if stopped else event.finish_reason
-        return Finish(reason, event.usage, timeline, stop, event.error, event.of_request)
 
 
 def _answer(order: _Call) -> None:

@@ -9,6 +9,7 @@ from kvist.server.anthropic import messages
 from kvist.server.desk import Desk
 from kvist.server.observe import metrics, requests
 from kvist.server.openai import chat, completions, models, responses, tokenize
+from kvist.server.sessions import endpoints as sessions
 
 
 def routers(desk: Desk) -> list[APIRouter]:
@@ -23,4 +24,5 @@ def routers(desk: Desk) -> list[APIRouter]:
         responses.router(desk),
         tokenize.router(desk),
         messages.router(desk),
+        sessions.router(desk),
     ]

@@ -27,6 +27,7 @@ from kvist.server.observe.base import Observer
 from kvist.server.routes import routers
 from kvist.server.served import Loader, Served
 from kvist.server.service import Service
+from kvist.server.sessions.sessions import Sessions
 
 Progress = Callable[[float], None]
 
@@ -34,7 +35,7 @@ Progress = Callable[[float], None]
 class Host:
     """A server that has not started yet. ``load`` is called on a worker thread with a function to report progress to.
 
-    ``on_ready`` is told the address and the service when the model is there.
+    ``on_ready`` is told the address and the desk when the model is there.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class Host:
         now: Callable[[], float],
         loader: Loader | None = None,
         observers: Sequence[Observer] = (),
-        on_ready: Callable[[str, Service], None] = lambda address, service: None,
+        on_ready: Callable[[str, Desk], None] = lambda address, desk: None,
     ) -> None:
         self.config = config
         self.service: Service | None = None
+        self.chats: Chats | None = None
         self.failure: BaseException | None = None
         self.cut = 0
         """Answers that had not ended when the time to drain was over."""
@@ -110,9 +112,11 @@ class Host:
         service.on_death = self._fail
         service.start()
         self.service = service
-        desk = Desk(service, Chats(service), self.config)
+        self.chats = Chats(service)
+        await asyncio.to_thread(self.chats.memory.open)
+        desk = Desk(service, self.chats, Sessions(service), self.config)
         app = make_app(routers(desk), lambda inner: Door(inner, self.config, service.counts), version=version("kvist"))
-        self._on_ready(self.address, service)
+        self._on_ready(self.address, desk)
         return app
 
     def _note_progress(self, part: float) -> None:
@@ -125,13 +129,17 @@ class Host:
     async def _close(self) -> None:
         if self.service is not None:
             await self.service.stop()
+        if self.chats is not None:
+            await asyncio.to_thread(self.chats.memory.close)
 
     async def _drain(self) -> None:
+        """Running answers and then the tiers have ``drain_s`` together, the tiers a few seconds in any case."""
         if self.service is None:
             self._front.abandon()
         else:
+            until = self._now() + self.config.drain_s
             self.cut = await self.service.drain(self.config.drain_s)
-            await self.service.stop()
+            await self.service.stop(flush_s=until - self._now())
 
 
 class _Server(uvicorn.Server):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from kvist.config import EngineConfig
@@ -12,6 +13,8 @@ from kvist.spec.layout import CacheLayout
 from kvist.spec.model import ModelSpec
 from kvist.text.chat import ChatTemplate
 from kvist.text.tokenizer import Tokenizer
+from kvist.text.turn_rows import Seal
+from kvist.tier.base import Tier, Usage
 
 
 class Grammars(Protocol):
@@ -47,10 +50,32 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where blocks live besides the pool, fastest first. Calls may come from any thread.
+
+    ``texts`` are the places as they may be printed. ``flush`` waits so many seconds at most until what is on its way
+    is written, ``close`` does so and lets go; both say whether all of it was written. ``tiers`` are the places
+    themselves (none on paper), ``origin`` what this model's records have in common. ``folder`` is where else something
+    may lie that survives a restart (None: nowhere), ``seal_turns`` hides answers that are kept there.
+    """
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    usages: Callable[[], Sequence[Usage]]
+    flush: Callable[[float], bool]
+    close: Callable[[float], bool]
+    tiers: tuple[Tier, ...] = ()
+    origin: bytes = b""
+    folder: Path | None = None
+    sealed: bool = False
+    seal_turns: Seal | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """One model ready to serve. ``facts`` is what ``/server_info`` adds; ``grammars`` is None without llguidance.
 
-    ``config`` is what the engine was assembled with.
+    ``config`` is what the engine was assembled with. ``places``: what lies behind the pool (None: nothing).
     """
 
     engine: Engine
@@ -63,6 +88,7 @@ class Served:
     grammars: Grammars | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     config: EngineConfig = field(default_factory=EngineConfig)
+    places: Places | None = None
 
     def reads_like(self, other: Served) -> bool:
         """True when a prompt made for ``other`` is one for this: same ids for the same text, same template."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from kvist.engine.engine import Engine
@@ -19,7 +19,7 @@ from kvist.sched.request import Request
 from kvist.server.config import ServeConfig
 from kvist.server.job import Job
 from kvist.server.live import Live
-from kvist.server.loop import EngineLoop, Parcel, Work
+from kvist.server.loop import LEAST_FLUSH_S, EngineLoop, Parcel, Work
 from kvist.server.observe.base import Observer
 from kvist.server.pressure import Pressure
 from kvist.server.records import Records
@@ -28,6 +28,8 @@ from kvist.server.served import Loader, Served
 
 log = logging.getLogger("kvist.server")
 T = TypeVar("T")
+CLOSE_S = 5.0
+"""What tiers may take to close once everything was written."""
 PRIORITY_LIMIT = 1_000_000
 MOST_SCORES = 400_000
 """Log-probabilities of one request: writing them takes microseconds each, during which nobody else is answered."""
@@ -78,12 +80,17 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._engine_loop.start()
 
-    async def stop(self, timeout_s: float = 5.0) -> None:
-        """End the engine's thread after its step; what is open ends with ``abort``."""
+    async def stop(self, timeout_s: float = 5.0, flush_s: float = 0.0) -> None:
+        """End the engine's thread after its step; what is open ends with ``abort``.
+
+        Then the tiers are closed: what is on its way to them has ``flush_s`` (``LEAST_FLUSH_S`` at least) to arrive.
+        """
         self.draining = True
         until = self._now() + timeout_s
+        if self.served.places is not None:
+            until += max(flush_s, LEAST_FLUSH_S) + CLOSE_S
         if self._engine_loop.alive:
-            self._engine_loop.stop()
+            self._engine_loop.stop(flush_s)
         while (self._engine_loop.alive or self._live) and self._now() < until:
             await asyncio.sleep(0.01)
 
@@ -104,7 +111,9 @@ class Service:
         self._admit(job)
         ticket = self._tickets
         writes = job.reuse and self.served.engine.scheduler.cache.reuse
-        live = Live(ticket, job, writes=writes, close=self._closed, release=self._released)
+        places = self.served.places
+        tiers = places.names if places is not None else ()
+        live = Live(ticket, job, writes=writes, close=self._closed, release=self._released, tiers=tiers)
         self._live[ticket] = live
         self._inside[job.tenant.name] += job.n
         self._pressure.enter(ticket, job.tenant.name, len(job.prompt), limit - len(job.prompt), job.n)
@@ -176,9 +185,16 @@ class Service:
 
     async def call(self, run: Callable[[Engine], T]) -> T:
         """Run a function on the engine between two steps. Raises ``Refusal`` when there is no engine any more."""
-        if self.dead is not None or not self._engine_loop.alive:
+        if self.dead is not None or not self._engine_loop.taking:
             raise Refusal(500, "engine_dead", "the engine has stopped", remedy="restart the server")
         return await asyncio.wrap_future(self._engine_loop.call(run))
+
+    async def numbers(self) -> Mapping[str, float]:
+        """``Engine.metrics``, totals counted from the server's start on: other weights begin no new count.
+
+        Raises what ``call`` raises.
+        """
+        return await self.call(lambda engine: self._engine_loop.earlier.plus(engine.metrics()))
 
     async def swap(self, path: str) -> Served:
         """Serve the weights at ``path`` instead: what runs ends on the old ones, what comes later gets the new ones.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 ENTRY_TOKENS: Final = 64
@@ -21,6 +22,19 @@ class Kept:
     prompt_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One path through a conversation as it was put: whole, and safe to keep. ``serial`` names it while it grows.
+
+    ``entries``: (key, prompt tokens, tokens up to the answer's end), ends ascending. ``ids``: 4 bytes each, native.
+    """
+
+    serial: int
+    owner: str
+    ids: bytes
+    entries: tuple[tuple[bytes, int, int], ...]
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """One path through a conversation. ``entries``: key -> (prompt tokens, tokens up to the answer's end).
@@ -28,9 +42,15 @@ class _Run:
     Ends ascend in the order of ``entries``; the last one is the end of ``ids``.
     """
 
+    serial: int
     owner: str
     ids: array[int]
     entries: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+
+    def copy(self) -> Path:
+        """As it is now."""
+        entries = tuple((key, split, end) for key, (split, end) in self.entries.items())
+        return Path(self.serial, self.owner, self.ids.tobytes(), entries)
 
     @property
     def weight(self) -> int:
@@ -51,11 +71,15 @@ class TurnStore:
 
     A conversation that grows is one path: the answers of earlier turns point into the latest turn's ids, so n turns
     cost the ids of the last one, not the sum of all prompts. Where it branches, a new path begins.
+
+    ``on_put`` is called with each path that a put began or lengthened, in order, and must be quick.
     """
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.evicted = 0
+        self.on_put: Callable[[Path], None] | None = None
+        self._serials = count(1)
         self._shelves: defaultdict[str, _Shelf] = defaultdict(_Shelf)
         self._where: dict[bytes, _Run] = {}
         self._lock = threading.Lock()
@@ -90,7 +114,7 @@ class TurnStore:
         with self._lock:
             for key in keys:
                 self._forget(key)
-            run = self._gone_on(earlier, ids) or _Run(owner, ids)
+            run = self._gone_on(earlier, ids) or _Run(next(self._serials), owner, ids)
             run.owner = owner
             for key in keys:
                 run.entries[key] = (split, len(ids))
@@ -99,6 +123,31 @@ class TurnStore:
             self._shelves[owner].held_tokens += run.weight
             while self._held() > self.max_tokens:
                 self._evict()
+            if self.on_put is not None:
+                self.on_put(run.copy())
+
+    def restore(self, owner: str, ids: array[int], entries: Sequence[tuple[bytes, int, int]]) -> int:
+        """Take a path that was put in an earlier life, where it fits beside what is held. Returns its serial, or 0."""
+        run = _Run(0, owner, ids, {key: (split, end) for key, split, end in entries})
+        with self._lock:
+            if not entries or self._held() + run.weight > self.max_tokens:
+                return 0
+            for key in run.entries:
+                self._forget(key)
+                self._where[key] = run
+            run.serial = next(self._serials)
+            self._shelves[owner].runs[run] = None
+            self._shelves[owner].held_tokens += run.weight
+            return run.serial
+
+    def forget_owner(self, owner: str) -> int:
+        """Drop all that is kept for ``owner``. Returns how many keys."""
+        with self._lock:
+            shelf = self._shelves.pop(owner, _Shelf())
+            keys = [key for run in shelf.runs for key in run.entries]
+            for key in keys:
+                del self._where[key]
+            return len(keys)
 
     def get(self, key: bytes) -> Kept | None:
         """What ``put`` stored, as a copy; counts as a use."""

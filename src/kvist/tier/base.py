@@ -77,7 +77,12 @@ class Usage:
 
 
 class Tier(Protocol):
-    """A place for records. ``name`` stands in metrics, logs and bills (``disk``, ``ram``, ``remote``)."""
+    """A place for records. ``name`` stands in metrics, logs and bills (``disk``, ``ram``, ``valkey``).
+
+    A tier may say more of itself: ``remote = True`` (calls cross a network: several are kept in flight, and none of
+    them writes to a block that somebody may take back), ``takes_saves = False`` (it is only read), and
+    ``view(tenant)``, the tier as one tenant has it.
+    """
 
     name: str
 
@@ -103,7 +108,10 @@ class Tier(Protocol):
         ...
 
     def delete(self, *, ids: Sequence[RecordId] = (), tenant: str | None = None, origin: bytes | None = None) -> int:
-        """Remove records by id, or all of a tenant, of an origin, or of both. Says how many there were."""
+        """Remove records by id, or all of a tenant, of an origin, or of both. Says how many there were.
+
+        -1: the place could not be asked.
+        """
         ...
 
     def list(self, *, origin: bytes | None = None, tenant: str | None = None) -> Iterator[Entry]:

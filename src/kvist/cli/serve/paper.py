@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from kvist.cli.options import Settings
+from kvist.cli.serve.places import paper_places, paper_tiers
 from kvist.cost.table import CostTable
 from kvist.engine.assemble import assemble
 from kvist.runtime.build import read_text_side
@@ -43,6 +44,7 @@ def paper_served(settings: Settings, template: str | None) -> Served:
     config = settings.engine
     layout = plan_layout(spec, KVFormat.parse(config.cache.format), block_tokens=config.cache.block_tokens)
     clock = SleepingClock()
+    tiers = paper_tiers(config.tiers, layout.block_bytes)
     executor = PaperExecutor(
         layout,
         blocks=config.cache.pool_blocks(layout.block_bytes),
@@ -50,8 +52,10 @@ def paper_served(settings: Settings, template: str | None) -> Served:
         cost=CostTable.linear(0.0, 0.0),
         model=PaperModel(vocab=tokenizer.vocab_size),
         check=False,
+        tiers=tiers,
     )
-    engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens)
+    names = tuple(tier.name for tier in tiers)
+    engine = assemble(layout, executor, clock, config, context_tokens=spec.context_tokens, tiers=names)
     given = ChatTemplate(template) if template is not None else found
     facts = {
         "dtype": "paper",
@@ -59,4 +63,15 @@ def paper_served(settings: Settings, template: str | None) -> Served:
         "weights_bytes": 0,
         "no_grammars": "a model on paper follows no grammar",
     }
-    return Served(engine, tokenizer, given, spec, layout, str(path), int(time.time()), facts=facts, config=config)
+    return Served(
+        engine,
+        tokenizer,
+        given,
+        spec,
+        layout,
+        str(path),
+        int(time.time()),
+        facts=facts,
+        config=config,
+        places=paper_places(tiers, config.tiers, layout.block_bytes),
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvist.cli.loading import build_options
 from kvist.cli.options import Settings
+from kvist.cli.serve.places import real_places
 from kvist.runtime.build import Built, build
 from kvist.runtime.packaged import packaged_model
 from kvist.runtime.swap import rebuild
@@ -52,6 +53,7 @@ class Models:
             created_unix_s=int(time.time()),
             grammars=built.grammars,
             config=self._options.engine,
+            places=real_places(built, self._options.engine.tiers),
             facts={
                 "dtype": built.dtype,
                 "kernels": list(built.kernels),

@@ -61,6 +61,7 @@ def serve(params: Mapping[str, Any]) -> int:
 def _check(settings: Settings) -> None:
     """What would be refused after a minute of loading is refused now. Raises ``KvistError``."""
     from kvist.cache.evict.registry import load as load_evict
+    from kvist.cli.serve.places import check_places
     from kvist.sched.order.registry import load
     from kvist.sched.pace import read_slo
     from kvist.spec.format import KVFormat
@@ -70,6 +71,7 @@ def _check(settings: Settings) -> None:
     load_evict(settings.engine.cache.evict)
     read_slo(settings.engine.sched.itl_slo)
     KVFormat.parse(settings.engine.cache.format)
+    check_places(settings.engine.tiers)
     if settings.model is not None:
         locate(Path(settings.model))
 
@@ -144,7 +146,7 @@ def _run(settings: Settings, config: ServeConfig, values: Mapping[str, Any]) -> 
         now=time.perf_counter,
         loader=loader,
         observers=observers,
-        on_ready=lambda address, service: screen.ready(address, service),
+        on_ready=screen.ready,
     )
     screen.starting(host.address, config)
     host.run()

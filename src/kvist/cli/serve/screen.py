@@ -8,8 +8,9 @@ from typing import Any
 
 from kvist.server.capacity import Capacity
 from kvist.server.config import ServeConfig
+from kvist.server.desk import Desk
 from kvist.server.run import Host
-from kvist.server.service import Service
+from kvist.server.served import Served
 from kvist.spec.weight_kinds import kinds_text
 from kvist.units import format_bytes
 
@@ -26,9 +27,9 @@ def starting(address: str, config: ServeConfig) -> None:
         say(f"warning: {config.host} can be reached from other machines and no key is needed; set --api-key")
 
 
-def ready(address: str, service: Service) -> None:
+def ready(address: str, desk: Desk) -> None:
     """What was resolved."""
-    served, config = service.served, service.config
+    served, config = desk.service.served, desk.config
     capacity = Capacity.of(served)
     facts = served.facts
     weights = facts.get("weights_bytes", 0)
@@ -43,6 +44,7 @@ def ready(address: str, service: Service) -> None:
         "users": _users(config),
         "order": f"{capacity.order}; bound on a step beside running answers: {capacity.itl_slo}",
     }
+    rows |= _tiers(served, desk)
     for name, text in rows.items():
         say(f"  {name:<8}{text}")
     say(f"ready: {address}/v1  (metrics at {address}/metrics)")
@@ -52,6 +54,24 @@ def _kinds(facts: Mapping[str, Any]) -> str:
     """How the weights lie in memory."""
     dtype = str(facts.get("dtype", "?"))
     return kinds_text(facts["weight_kinds"], dtype) if "weight_kinds" in facts else dtype
+
+
+def _tiers(served: Served, desk: Desk) -> dict[str, str]:
+    """Where what people wrote lies besides the pool."""
+    places, config = served.places, served.config.tiers
+    if places is None:
+        return {}
+    sealed = "sealed" if places.sealed else "not sealed"
+    rows = {"tiers": f"{', '.join(places.texts)}; write {config.when}, load {config.load}; {sealed}"}
+    for name, usage in zip(places.names, places.usages(), strict=True):
+        if usage.condition != "ok":
+            rows["tiers"] += f"; {name} is {usage.condition}: {usage.reason}"
+    file, folder = desk.chats.memory.path, desk.sessions.folder
+    kept = [f"answers in {file}"] if file is not None else []
+    kept += [f"sessions in {folder}"] if folder is not None else []
+    if kept:
+        rows["keeps"] = ", ".join(kept)
+    return rows
 
 
 def _users(config: ServeConfig) -> str:

@@ -46,8 +46,19 @@ def _cache(served: Served, config: ServeConfig) -> list[Feature]:
         Feature("prefix_cache", reuse, "" if reuse else "switched off (--no-prefix-cache)", ("sched_cached_tokens",)),
         Feature("tenant_isolation", tenants.isolate and not tenants.open, why),
         Feature("cache_salt", reuse, "" if reuse else "the prefix cache is off"),
-        Feature("tiers", False, "blocks live in the pool only: there is no other tier to move them to"),
+        _tiers(served),
     ]
+
+
+def _tiers(served: Served) -> Feature:
+    places, config = served.places, served.config.tiers
+    if places is None:
+        return Feature("tiers", False, "blocks live in the pool only (--tier names other places)")
+    if not served.engine.scheduler.cache.reuse:
+        return Feature("tiers", False, "the prefix cache is off")
+    how = f"{', '.join(places.names)}: write {config.when}, load {config.load}"
+    effects = ("sched_saved_blocks", "sched_lost_blocks", "sched_finds", "sched_loads", "sched_loaded_tokens")
+    return Feature("tiers", True, how, effects)
 
 
 def _scheduling(served: Served, config: ServeConfig) -> list[Feature]:

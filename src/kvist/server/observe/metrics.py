@@ -19,15 +19,14 @@ from kvist.server.observe.histogram import Histogram
 from kvist.server.observe.numbers import Numbers
 from kvist.server.observe.series import SERIES, TENANT_SERIES, Series
 from kvist.server.observe.tally import Tally
+from kvist.server.observe.tiers import SCHED_SHOWN, TIER_NUMBERS, Row, Watch, cached
 from kvist.server.service import Service
 
-Row = tuple[tuple[str, ...], float]
-"""Values of the labels, and the number."""
 _SUCCESS: Final = ("stop", "length", "abort", "error")
 _SHOWN: Final = frozenset(
     {
         "sched_prompt_tokens", "sched_cached_tokens", "sched_computed_tokens", "sched_recomputed_tokens",
-        "sched_self_hit_tokens", "sched_preemptions", "sched_steps",
+        "sched_self_hit_tokens", "sched_preemptions", "sched_steps", *SCHED_SHOWN,
     }
 )  # fmt: skip
 """Engine counters that have a series of their own."""
@@ -58,7 +57,7 @@ def _one(value: float) -> list[Row]:
 
 def _effects(seen: Seen) -> list[Row]:
     totals = [(n, v) for n, v in seen.numbers.latest.items() if n.startswith(("sched_", "cache_", "exec_"))]
-    return [((n,), v) for n, v in totals if n not in _SHOWN and not n.startswith("sched_miss_")]
+    return [((n,), v) for n, v in totals if n not in _SHOWN and not n.startswith(("sched_miss_", "exec_tier_"))]
 
 
 def _cache_info(seen: Seen) -> list[Row]:
@@ -72,6 +71,10 @@ def _tenants(field: str) -> Callable[[Seen], list[Row]]:
     return lambda seen: [((name,), getattr(used, field)) for name, used in seen.tally.used.items()]
 
 
+def _of_tiers(read: Callable[[Numbers], list[Row]]) -> Callable[[Seen], list[Row]]:
+    return lambda seen: read(seen.numbers)
+
+
 NUMBERS: Final[Mapping[str, Callable[[Seen], list[Row]]]] = {
     "build_info": lambda s: [((version("kvist"), s.service.config.names[0]), 1.0)],
     "snapshot_age_seconds": lambda s: _one(s.numbers.age_s),
@@ -83,7 +86,7 @@ NUMBERS: Final[Mapping[str, Callable[[Seen], list[Row]]]] = {
     "kv_cache_usage_ratio": lambda s: _one(s.number("live_blocks") / max(1.0, s.number("total_blocks"))),
     "cache_info": _cache_info,
     "prompt_tokens": lambda s: _one(s.number("sched_prompt_tokens")),
-    "cached_tokens": lambda s: [(("pool",), s.number("sched_cached_tokens"))],
+    "cached_tokens": lambda s: cached(s.numbers),
     "computed_tokens": lambda s: _one(s.number("sched_computed_tokens") - s.number("sched_recomputed_tokens")),
     "recomputed_tokens": lambda s: _one(s.number("sched_recomputed_tokens")),
     "refound_tokens": lambda s: _one(s.number("sched_self_hit_tokens")),
@@ -98,6 +101,7 @@ NUMBERS: Final[Mapping[str, Callable[[Seen], list[Row]]]] = {
     "steps": lambda s: _one(s.number("sched_steps")),
     "step_seconds": lambda s: [((part,), s.number(f"{part}_s")) for part in ("plan", "execute", "commit")],
     "effects": _effects,
+    **{name: _of_tiers(read) for name, read in TIER_NUMBERS.items()},
     "tenant_requests": _tenants("requests"),
     "tenant_prompt_tokens": _tenants("prompt_tokens"),
     "tenant_cached_tokens": _tenants("cached_tokens"),
@@ -177,7 +181,8 @@ def router(desk: Desk, *, per_tenant: bool = False) -> APIRouter:
     known = [t.name for t in desk.config.tenants.known] or ["default"]
     tally = Tally(known if per_tenant else ())
     numbers = Numbers(service, time.monotonic)
-    service.observers.append(tally)
+    watch = Watch(service, numbers)
+    service.observers += [tally, watch]
     registry = CollectorRegistry()
     registry.register(Metrics(Seen(service, numbers, tally), per_tenant=per_tenant))
     routes = APIRouter()
@@ -185,6 +190,7 @@ def router(desk: Desk, *, per_tenant: bool = False) -> APIRouter:
     @routes.get("/metrics")
     async def metrics() -> Response:
         await numbers.refresh()
+        watch.look()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -34,6 +34,31 @@ def _histogram(name: str, text: str, *vllm: str) -> Series:
     return Series(name, "histogram", text, (), vllm)
 
 
+TIER_SERIES: Final = (
+    _gauge("tier_records", "Records that a tier holds", "tier"),
+    _gauge("tier_bytes", "Bytes that they take", "tier"),
+    _gauge("tier_capacity_bytes", "Bytes that they may take, where there is a bound", "tier"),
+    _gauge("tier_condition", "1 for the state a tier is in (ok, read-only, off)", "tier", "state"),
+    _gauge("tier_foreign_files", "Things in a tier's folder that are not its own and are left alone", "tier"),
+    _gauge("tier_evicted_records", "Records that a tier let go for want of room, as it counts", "tier"),
+    _gauge("tier_damaged_records", "Records that a tier found damaged and dropped, as it counts", "tier"),
+    _counter("tier_read_bytes", "Bytes read from a tier", "tier"),
+    _counter("tier_written_bytes", "Bytes written to a tier", "tier"),
+    _counter("tier_lookups", "Records that a tier was asked about", "tier"),
+    _counter("tier_found", "Of these, records that it had", "tier"),
+    _counter("tier_hits", "Records loaded from a tier, verified", "tier"),
+    _counter("tier_misses", "Records that were to be loaded and were not", "tier", "reason"),
+    _counter("tier_lost_saves", "Blocks that a tier did not take", "tier", "reason"),
+    _gauge("tier_queued_bytes", "Bytes that wait to be read from a tier, or written to it", "tier", "direction"),
+    _gauge("tier_queued_lookups", "Questions that wait for a tier", "tier"),
+    _counter("tier_decisions", "Admissions for which tiers had more than the pool, by what was decided", "decision"),
+    _counter("tier_loaded_tokens", "Tokens loaded from tiers, those of preempted sequences included"),
+    _counter("tier_failed_loads", "Loads that brought less than they were to"),
+    _counter("tier_regret_seconds", "Seconds that the other decision would have saved, as far as is known"),
+    _gauge("tier_unread", "1: the server has written 256 records or more to a tier and read none back", "tier"),
+)
+"""Without tiers they have no values. On paper nothing is counted for a single tier but what it holds."""
+
 SERIES: Final = (
     _gauge("build_info", "Always 1; the version and the model", "version", "model"),
     _gauge("snapshot_age_seconds", "How old the engine's numbers are: more than 0 when a step takes long"),
@@ -43,7 +68,7 @@ SERIES: Final = (
     _gauge(
         "requests_waiting_by_reason",
         "Sequences in the queue: for their turn (queue), for blocks (capacity), for somebody who computes their prefix "
-        "(leader)",
+        "(leader), for what tiers say (tier)",
         "reason",
     ),
     _gauge("kv_blocks", "Blocks of the pool: free, cached (reusable and evictable) or live (in use)", "state"),
@@ -62,7 +87,12 @@ SERIES: Final = (
         "Prompt tokens, counted once: when a request is first admitted",
         vllm=("prompt_tokens", "prefix_cache_queries"),
     ),
-    _counter("cached_tokens", "Of these, tokens that came from the cache", "tier", vllm=("prefix_cache_hits",)),
+    _counter(
+        "cached_tokens",
+        "Of these, tokens that came from the cache: from the pool, or from tiers",
+        "tier",
+        vllm=("prefix_cache_hits",),
+    ),
     _counter("computed_tokens", "Tokens computed for the first time, prompts and outputs"),
     _counter("recomputed_tokens", "Tokens computed again after a preemption"),
     _counter("refound_tokens", "Tokens that preempted sequences found again in the cache; not in cached_tokens"),
@@ -85,6 +115,7 @@ SERIES: Final = (
     _histogram("decode_seconds", "Per sample: from its first token to its end", "request_decode_time_seconds"),
     _counter("steps", "Steps of the engine"),
     _counter("step_seconds", "Seconds in steps: planning, executing, committing", "part"),
+    *TIER_SERIES,
     _counter("effects", "What each feature did, by the engine's counter: one that does nothing shows as 0", "counter"),
 )
 

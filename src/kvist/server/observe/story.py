@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvist.engine.engine import Engine
-from kvist.engine.event import Timeline
+from kvist.engine.event import Choice, Timeline
 from kvist.server.job import Finish
 from kvist.server.observe.tally import finish_of
 from kvist.server.records import Record
@@ -22,6 +22,8 @@ def stages(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         stage: dict[str, Any] = {"index": seq.sample, "stage": STAGES.get(seq.state.value, "prefill")}
         if seq.state.value == "waiting":
             stage["waits_for"] = seq.turn.reason
+        elif seq.load is not None:
+            stage["stage"] = "loading"
         elif seq.computed >= len(seq.request.prompt):
             stage["stage"] = "decode"
         stage["computed_tokens"] = seq.computed
@@ -42,10 +44,12 @@ def ended_story(record: Record, miss: dict[str, Any] | None) -> dict[str, Any]:
             "completion_tokens": bill.completion_tokens,
             "total_tokens": bill.total_tokens,
             "cached_tokens": bill.cached_tokens,
+            "cached_tokens_by_tier": dict(bill.cached_by_tier),
             "recomputed_tokens": bill.recomputed_tokens,
             "preemptions": bill.preemptions,
         }
     story["miss"] = miss
+    story["tiers"] = _choice(first.timeline.choice) if first else None
     story["samples"] = [_sample(record, index, finish) for index, finish in sorted(record.finishes.items())]
     if record.error:
         story["error"] = record.error
@@ -102,6 +106,29 @@ def _durations(record: Record, line: Timeline) -> dict[str, float | None]:
     }
     durations = {name: _ms(start, end) for name, (start, end) in spans.items()}
     return durations | {"tpot": None if line.tpot_s is None else round(line.tpot_s * 1000, 3)}
+
+
+def _choice(choice: Choice | None) -> dict[str, Any] | None:
+    """What was decided about loading, and what came of it; None: tiers had nothing more than the pool."""
+    if choice is None:
+        return None
+    return {
+        "decision": choice.what,
+        "pool_tokens": choice.base_tokens,
+        "found_tokens": choice.found_tokens - choice.base_tokens,
+        "wanted_tokens": choice.end_tokens - choice.base_tokens,
+        "loaded_tokens": choice.loaded_tokens,
+        "predicted_load_ms": _rounded(choice.load_s),
+        "predicted_compute_ms": _rounded(choice.compute_s),
+        "took_ms": _rounded(choice.took_s),
+        "regret_ms": _rounded(choice.regret_s),
+        "reason": choice.reason or None,
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """Milliseconds."""
+    return None if seconds is None else round(seconds * 1000, 3)
 
 
 def _sample(record: Record, index: int, finish: Finish) -> dict[str, Any]:

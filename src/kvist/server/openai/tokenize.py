@@ -31,7 +31,7 @@ def router(desk: Desk) -> APIRouter:
         headers = ignored(ask)
         desk.check_model(ask.model)
         served = desk.service.served
-        ids = await _ids(desk, ask, Job((), tenant=tenant_of(request)))
+        ids = await ids_of(desk, ask, Job((), tenant=tenant_of(request)))
         body: dict[str, Any] = {"count": len(ids), "max_model_len": served.context_tokens, "tokens": ids}
         if ask.return_token_strs:
             body["token_strs"] = [token_name(served.tokenizer, token) for token in ids]
@@ -52,7 +52,8 @@ def router(desk: Desk) -> APIRouter:
     return routes
 
 
-async def _ids(desk: Desk, ask: TokenizeRequest, job: Job) -> list[int]:
+async def ids_of(desk: Desk, ask: TokenizeRequest, job: Job) -> list[int]:
+    """Ids of a text or of a conversation. Raises ``BadValue`` and what ``Chats.encode`` raises."""
     if (ask.prompt is None) == (ask.messages is None):
         raise BadValue("prompt", "...", "either prompt or messages")
     if ask.messages is not None:

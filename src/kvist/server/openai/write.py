@@ -69,7 +69,7 @@ def usage(bills: Iterable[Bill], *, truncated_tokens: int = 0, hidden: bool = Fa
     details: dict[str, Any] = {
         "cached_tokens": cached,
         "cache_write_tokens": sum(b.cache_write_tokens for b in bills),
-        "cached_tokens_by_tier": {"pool": cached},
+        "cached_tokens_by_tier": by_tier(bills),
         "audio_tokens": 0,
     }
     if truncated_tokens:
@@ -81,6 +81,15 @@ def usage(bills: Iterable[Bill], *, truncated_tokens: int = 0, hidden: bool = Fa
         "prompt_tokens_details": details,
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     }
+
+
+def by_tier(bills: Iterable[Bill]) -> dict[str, int]:
+    """Where the cached tokens lay."""
+    found = {"pool": 0}
+    for bill in bills:
+        for tier, tokens in bill.cached_by_tier.items():
+            found[tier] = found.get(tier, 0) + tokens
+    return found
 
 
 def stop_reason(finish: Finish, job: Job) -> str | int | None:

@@ -1,0 +1,242 @@
+"""Paths through conversations as rows of an SQLite file. One object belongs to one thread; processes share the file.
+
+A row is replaced when its path grows: ``n`` never comes twice and ascends in the order of puts. Every body has a digest
+over itself, its owner and its side, so that a row which decays is passed over, never believed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path as File
+from typing import Final
+
+from kvist.text.turn_store import ENTRY_TOKENS, Path
+
+APPLICATION: Final = int.from_bytes(b"kvtn", "big")
+VERSION: Final = 1
+BUSY_S: Final = 1.0
+"""How long a call waits for another process that writes."""
+
+_SQLITE: Final = b"SQLite format 3\0"
+_APPLICATION_AT: Final = 68
+_VERSION_AT: Final = 60
+_HEADER_BYTES: Final = 100
+_DIGEST_BYTES: Final = 16
+_ENTRY: Final = struct.Struct("<BII")
+_SPARE_BYTES: Final = 1 << 20
+_TABLE: Final = """
+begin immediate;
+create table if not exists paths (
+    n integer primary key autoincrement, side blob not null, owner text not null, bytes integer not null,
+    body blob not null);
+pragma application_id = {application};
+pragma user_version = {version};
+commit;
+"""
+
+
+class Refused(Exception):
+    """The file is not ours to use, and will not be later: it is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Hides rows: ``close(owner, bytes)``, and ``open`` the other way (None: it cannot be opened)."""
+
+    close: Callable[[str, bytes], bytes]
+    open: Callable[[str, bytes], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A path read back. ``n`` is its row."""
+
+    n: int
+    owner: str
+    ids: array[int]
+    entries: tuple[tuple[bytes, int, int], ...]
+
+    @property
+    def weight(self) -> int:
+        """What it takes in a ``TurnStore``."""
+        return len(self.ids) + ENTRY_TOKENS * len(self.entries)
+
+
+class TurnRows:
+    """The file of one side: what one tokenizer and template wrote. Calls raise ``sqlite3.Error`` and ``OSError``."""
+
+    def __init__(self, path: File, side: bytes, max_bytes: int, seal: Seal | None) -> None:
+        """Open or begin the file. Raises ``Refused`` besides."""
+        self.unreadable = 0
+        """Rows passed over: damaged, or sealed with a key that is gone."""
+        self._side = side
+        self._max_bytes = max_bytes
+        self._seal = seal
+        self._path = path
+        self.read_only = _checked(path)
+        self._db = self._read_only(path) if self.read_only else self._writable(path)
+        self._file = path.stat()
+
+    @property
+    def gone(self) -> bool:
+        """Somebody removed or replaced the file: what is written here would be lost."""
+        try:
+            return not os.path.samestat(self._path.stat(), self._file)
+        except FileNotFoundError:
+            return True
+
+    def newest(self, max_tokens: int) -> list[Row]:
+        """This side's latest rows that fit into a store of ``max_tokens``, earliest first."""
+        rows: list[Row] = []
+        ask = "select n, cast(owner as blob), cast(body as blob) from paths where side = ? order by n desc"
+        for n, owner, body in self._db.execute(ask, (self._side,)):
+            row = self._row(n, bytes(owner or b"").decode(errors="replace"), bytes(body or b""))
+            if row is None:
+                self.unreadable += 1
+                continue
+            max_tokens -= row.weight
+            if max_tokens < 0:
+                break
+            rows.append(row)
+        return rows[::-1]
+
+    def write(self, paths: Iterable[Path], rows: dict[int, int], owners: Iterable[str | None]) -> dict[int, int]:
+        """In one transaction: forget ``owners`` (None: everybody), then put ``paths`` in place of their ``rows``.
+
+        ``rows`` and what is returned: serial -> n. All or nothing.
+        """
+        now, forgotten = {}, list(owners)
+        self._db.execute("begin immediate")
+        try:
+            for owner in forgotten:
+                self._db.execute("delete from paths where ? is null or owner = ?", (owner, owner))
+            for path in paths:
+                body = self._body(path)
+                self._db.execute("delete from paths where n = ?", (rows.get(path.serial),))
+                put = "insert into paths (side, owner, bytes, body) values (?, ?, ?, ?)"
+                now[path.serial] = self._db.execute(put, (self._side, path.owner, len(body), body)).lastrowid or 0
+            self._make_room()
+            self._db.execute("commit")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._db.execute("rollback")
+            raise
+        if forgotten:
+            self._db.execute("pragma wal_checkpoint(truncate)").fetchall()
+        return now
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def _make_room(self) -> None:
+        """Whoever holds the most goes down to what the others leave, his earliest rows first."""
+        ask = "select total(bytes), min(n) from paths group by owner order by 1 desc"
+        while (held := self._db.execute(ask).fetchall()) and sum(size for size, _ in held) > self._max_bytes:
+            self._db.execute("delete from paths where n = ?", held[0][1:])
+
+    def _body(self, path: Path) -> bytes:
+        plain = struct.pack("<I", len(path.entries))
+        plain += b"".join(_ENTRY.pack(len(key), split, end) + key for key, split, end in path.entries) + path.ids
+        body = self._digest(path.owner, plain) + plain
+        return self._seal.close(path.owner, body) if self._seal is not None else body
+
+    def _row(self, n: int, owner: str, body: bytes) -> Row | None:
+        """A row as it was put; None for any other."""
+        opened = self._seal.open(owner, body) if self._seal is not None else body
+        if opened is None or self._digest(owner, opened[_DIGEST_BYTES:]) != opened[:_DIGEST_BYTES]:
+            return None
+        return Row(n, owner, *_parsed(opened[_DIGEST_BYTES:]))
+
+    def _digest(self, owner: str, plain: bytes) -> bytes:
+        state = blake2b(digest_size=_DIGEST_BYTES, person=b"kvist-turns")
+        for part in (sys.byteorder.encode(), self._side, owner.encode()):
+            state.update(len(part).to_bytes(8, "little") + part)
+        state.update(plain)
+        return state.digest()
+
+    def _writable(self, path: File) -> sqlite3.Connection:
+        db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("pragma cell_size_check = on")
+            db.execute("pragma secure_delete = on")
+            if not path.stat().st_size:  # before WAL, so that the file itself says whose it is
+                db.executescript(_TABLE.format(application=APPLICATION, version=VERSION))
+            db.execute("pragma journal_mode = wal").fetchall()
+            db.execute("pragma synchronous = normal")
+            db.execute(f"pragma journal_size_limit = {_SPARE_BYTES}").fetchall()
+            page_bytes = db.execute("pragma page_size").fetchone()[0]
+            pages = (2 * self._max_bytes + _SPARE_BYTES) // page_bytes
+            db.execute(f"pragma max_page_count = {pages}").fetchall()
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    @staticmethod
+    def _read_only(path: File) -> sqlite3.Connection:
+        """Without a folder to write to, only what was moved from the log into the file can be seen."""
+        db = sqlite3.connect(f"file:{_quoted(path)}?immutable=1", uri=True, check_same_thread=False)
+        db.execute("pragma cell_size_check = on")
+        return db
+
+
+def remove(path: File) -> None:
+    """Remove a damaged file of ours with its log. Raises ``OSError``."""
+    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        name.unlink(missing_ok=True)
+
+
+def _checked(path: File) -> bool:
+    """Make the file where there is none; whether it can only be read. Raises ``Refused`` and ``OSError``."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused(f"{path} is no plain file: it is left alone")
+    with open(path, "rb") as file:
+        head = file.read(_HEADER_BYTES)
+    if head:
+        application, version = (int.from_bytes(head[at : at + 4], "big") for at in (_APPLICATION_AT, _VERSION_AT))
+        if head[: len(_SQLITE)] != _SQLITE or application != APPLICATION:
+            raise Refused(f"{path} is not a file of kept answers: it is left alone")
+        if version != VERSION:
+            raise Refused(f"{path} has version {version}, this kvist reads {VERSION}: it is left alone")
+    read_only = not (
+        os.access(path, os.W_OK, effective_ids=True) and os.access(path.parent, os.W_OK, effective_ids=True)
+    )
+    if not read_only and found.st_mode & 0o077:
+        path.chmod(0o600)
+    return read_only
+
+
+def _parsed(plain: bytes) -> tuple[array[int], tuple[tuple[bytes, int, int], ...]]:
+    """Ids and entries."""
+    (n_entries,) = struct.unpack_from("<I", plain)
+    at = 4
+
+    def entries() -> Iterator[tuple[bytes, int, int]]:
+        nonlocal at
+        for _ in range(n_entries):
+            key_bytes, split, end = _ENTRY.unpack_from(plain, at)
+            at += _ENTRY.size + key_bytes
+            yield plain[at - key_bytes : at], split, end
+
+    told = tuple(entries())
+    ids = array("i")
+    ids.frombytes(plain[at:])
+    return ids, told
+
+
+def _quoted(path: File) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
