@@ -81,6 +81,7 @@ class TierConfig:
     what is there (``env``: the variable KVIST_CACHE_KEY has it; None: it is not sealed). ``when`` blocks are sent:
     ``through`` (as soon as they are full), ``back`` (when nothing else is to do, or much waits) or ``evict`` (when the
     pool needs their place). ``load``: ``auto`` (when it is faster than computing), ``always``, ``never``.
+    ``check``: share of loads whose last blocks are computed instead and compared with what the tier has.
     """
 
     places: tuple[str, ...] = ()
@@ -89,6 +90,7 @@ class TierConfig:
     load: str = "auto"
     min_tokens: int = 64
     second_use: bool = False
+    check: float = 0.0
 
     def __post_init__(self) -> None:
         if self.when not in ("through", "back", "evict"):
@@ -97,6 +99,8 @@ class TierConfig:
             raise BadValue("tier_load", self.load, "auto, always or never")
         if self.min_tokens < 1:
             raise BadValue("tier_min_tokens", self.min_tokens, "a count >= 1")
+        if not 0 <= self.check <= 1:
+            raise BadValue("tier_check", self.check, "a share from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,13 @@ def read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
     return value
+
+
+def read_share(value: object) -> float:
+    """A number. Raises ``ValueError``."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    return float(value)
 
 
 def read_places(value: object) -> tuple[str, ...]:
@@ -236,6 +247,13 @@ OPTIONS: Final[dict[str, Option]] = {
         read_int,
         "a whole number",
         "shortest prompt that goes to the tiers or comes from them (64)",
+    ),
+    "tier_check": Option(
+        "tiers",
+        "check",
+        read_share,
+        "a share such as 0.01",
+        "compute the end of this share of loads again, and compare it with what the tier has (0)",
     ),
     "tier_second_use": Option(
         "tiers", "second_use", read_bool, "true or false", "send only what was asked for a second time"

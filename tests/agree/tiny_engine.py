@@ -10,6 +10,7 @@ from tiny_models import tiny
 from kvist.config import CacheConfig, EngineConfig, SchedConfig, TierConfig
 from kvist.model.weights import load_weights
 from kvist.runtime.build import BuildOptions, Carrier, WallClock, build_engine
+from kvist.runtime.mover.checking import Checking
 from kvist.runtime.mover.mover import Mover
 from kvist.runtime.store import Store
 from kvist.sched.request import Request
@@ -42,6 +43,7 @@ class Options:
     tiers: tuple = ()
     tier_write: str = "through"
     tier_load: str = "always"
+    tier_check: float = 0.0
 
 
 @cache
@@ -65,14 +67,16 @@ def engine(family: str, options: Options = Options(), **changes):  # noqa: B008
             itl_slo=o.itl_slo,
             weights=o.weights,
         ),
-        TierConfig(load=o.tier_load, when=o.tier_write, min_tokens=1),
+        TierConfig(load=o.tier_load, when=o.tier_write, min_tokens=1, check=o.tier_check),
     )
     how = BuildOptions(attention=o.attention, ops="reference" if o.attention == "reference" else "best",
                        numerics=o.numerics, poison=True, engine=config)  # fmt: skip
     store = Store(layout, blocks=o.blocks, poison=True)
     carrier = None
     if o.tiers:
-        carrier = Carrier(o.tiers, Mover(o.tiers, store, origin=ORIGIN, clock=WallClock()), ORIGIN)
+        checking = Checking(1.0 if o.tier_check else 0.0, layout.format, exact=o.numerics == "invariant")
+        mover = Mover(o.tiers, store, origin=ORIGIN, clock=WallClock(), checking=checking)
+        carrier = Carrier(o.tiers, mover, ORIGIN)
     return build_engine(spec, weights, store, how, fingerprint=ORIGIN if carrier else b"", carrier=carrier)[0]
 
 

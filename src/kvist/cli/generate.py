@@ -66,6 +66,7 @@ def command(
     tier_write: opt.TierWrite = None,
     tier_load: opt.TierLoad = None,
     tier_min_tokens: opt.TierMinTokens = None,
+    tier_check: opt.TierCheck = None,
     tier_second_use: opt.TierSecondUse = None,
     config: opt.Config = None,
 ) -> None:

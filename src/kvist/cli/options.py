@@ -27,6 +27,7 @@ from kvist.config import (
     read_bytes,
     read_int,
     read_places,
+    read_share,
     read_text,
 )
 from kvist.errors import BadValue
@@ -111,6 +112,7 @@ _METAVAR: Final[dict[Any, str]] = {
     read_bytes: "SIZE",
     _stops: "TEXT",
     read_places: "PLACE",
+    read_share: "NUMBER",
     _bias: "ID=BIAS,...",
 }
 
@@ -162,6 +164,7 @@ Tier = Annotated[list[str] | None, _option("tier", TIER_PANEL)]
 TierKey = Annotated[str | None, _option("tier_key", TIER_PANEL)]
 TierWrite = Annotated[str | None, _option("tier_write", TIER_PANEL)]
 TierLoad = Annotated[str | None, _option("tier_load", TIER_PANEL)]
+TierCheck = Annotated[str | None, _option("tier_check", TIER_PANEL)]
 TierMinTokens = Annotated[str | None, _option("tier_min_tokens", TIER_PANEL)]
 TierSecondUse = Annotated[bool | None, _option("tier_second_use", TIER_PANEL)]
 Config = Annotated[

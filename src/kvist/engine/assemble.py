@@ -56,6 +56,6 @@ def assemble(
         chunk_tokens=sched.chunk_tokens,
         itl_slo=sched.itl_slo,
         weights=dict(sched.weights),
-        tiers=Tiers(tiers, config.tiers.load, config.tiers.min_tokens) if tiers else None,
+        tiers=Tiers(tiers, config.tiers.load, config.tiers.min_tokens, config.tiers.check) if tiers else None,
     )
     return Engine(scheduler, executor, clock)

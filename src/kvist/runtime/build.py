@@ -24,6 +24,7 @@ from kvist.model.support import refuse_unsupported
 from kvist.model.weights import DTYPES, Weights, load_weights
 from kvist.runtime.executor import TorchExecutor
 from kvist.runtime.grammar import Grammars, is_installed
+from kvist.runtime.mover.checking import Checking
 from kvist.runtime.mover.mover import Mover
 from kvist.runtime.places import close_places, open_places
 from kvist.runtime.store import Store
@@ -191,7 +192,9 @@ def _carrier(options: BuildOptions, store: Store, fingerprint: bytes) -> Carrier
     if not options.engine.tiers.places:
         return None
     tiers = open_places(options.engine.tiers)
-    return Carrier(tuple(tiers), Mover(tiers, store, origin=fingerprint, clock=WallClock()), fingerprint)
+    checking = Checking(options.engine.tiers.check, store.layout.format, exact=options.numerics == "invariant")
+    mover = Mover(tiers, store, origin=fingerprint, clock=WallClock(), checking=checking)
+    return Carrier(tuple(tiers), mover, fingerprint)
 
 
 def _store(layout: CacheLayout, blocks: int, poison: bool, reuse: Store | None) -> Store:

@@ -23,12 +23,13 @@ class Tiers:
     """What the scheduler knows of the tiers, fastest first.
 
     ``load``: ``auto`` (when it is faster), ``always`` or ``never``; hits that would grow by fewer than ``min_tokens``
-    are not asked for.
+    are not asked for. ``check``: share of loads that end a span early, so that what was stored can be compared.
     """
 
     names: tuple[str, ...]
     load: str = "auto"
     min_tokens: int = 1
+    check: float = 0.0
 
 
 class Carry:

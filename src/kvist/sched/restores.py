@@ -78,6 +78,7 @@ class Restores:
         self._asked: dict[SeqId, int] = {}
         self._loads: dict[int, Loading] = {}
         self._begun = 0
+        self._check_due = 0.0
         self.rates = Rates(len(tiers.names))
 
     @property
@@ -174,7 +175,16 @@ class Restores:
         )
         if self._tiers.load == "always":
             choice.end_tokens = found
+        self._check(choice)
         return choice
+
+    def _check(self, choice: Choice) -> None:
+        """Leave the last span of some loads to be computed: the mover compares it with what the tier has."""
+        if choice.what == "load" and choice.end_tokens - choice.base_tokens > self._span:
+            self._check_due += self._tiers.check
+            if self._check_due >= 1.0:
+                self._check_due -= 1.0
+                choice.end_tokens -= self._span
 
     def start(self, seq: Sequence, choice: Choice) -> bool:
         """Begin the load that was chosen for admitted ``seq``; False when there is no room for it."""

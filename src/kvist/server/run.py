@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -35,7 +36,7 @@ Progress = Callable[[float], None]
 class Host:
     """A server that has not started yet. ``load`` is called on a worker thread with a function to report progress to.
 
-    ``on_ready`` is told the address and the desk when the model is there.
+    ``on_ready`` is told the address, the service, and where what people wrote is kept besides the tiers.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Host:
         now: Callable[[], float],
         loader: Loader | None = None,
         observers: Sequence[Observer] = (),
-        on_ready: Callable[[str, Desk], None] = lambda address, desk: None,
+        on_ready: Callable[[str, Service, Mapping[str, Path]], None] = lambda address, service, kept: None,
     ) -> None:
         self.config = config
         self.service: Service | None = None
@@ -116,7 +117,7 @@ class Host:
         await asyncio.to_thread(self.chats.memory.open)
         desk = Desk(service, self.chats, Sessions(service), self.config)
         app = make_app(routers(desk), lambda inner: Door(inner, self.config, service.counts), version=version("kvist"))
-        self._on_ready(self.address, desk)
+        self._on_ready(self.address, service, _kept(desk))
         return app
 
     def _note_progress(self, part: float) -> None:
@@ -176,6 +177,12 @@ class _Server(uvicorn.Server):
             os._exit(130 if sig == signal.SIGINT else 1)  # asked twice: nothing is worth waiting for
         self.interrupted = sig == signal.SIGINT
         self.begin_drain()
+
+
+def _kept(desk: Desk) -> dict[str, Path]:
+    """Where answers and sessions are kept, as far as they are."""
+    places = {"answers": desk.chats.memory.path, "sessions": desk.sessions.folder}
+    return {what: path for what, path in places.items() if path is not None}
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kvist.server.capacity import Capacity
 from kvist.server.config import ServeConfig
-from kvist.server.desk import Desk
 from kvist.server.run import Host
 from kvist.server.served import Served
+from kvist.server.service import Service
 from kvist.spec.weight_kinds import kinds_text
 from kvist.units import format_bytes
 
@@ -27,9 +28,9 @@ def starting(address: str, config: ServeConfig) -> None:
         say(f"warning: {config.host} can be reached from other machines and no key is needed; set --api-key")
 
 
-def ready(address: str, desk: Desk) -> None:
-    """What was resolved."""
-    served, config = desk.service.served, desk.config
+def ready(address: str, service: Service, kept: Mapping[str, Path]) -> None:
+    """What was resolved. ``kept``: where what people wrote lies besides the tiers."""
+    served, config = service.served, service.config
     capacity = Capacity.of(served)
     facts = served.facts
     weights = facts.get("weights_bytes", 0)
@@ -44,7 +45,9 @@ def ready(address: str, desk: Desk) -> None:
         "users": _users(config),
         "order": f"{capacity.order}; bound on a step beside running answers: {capacity.itl_slo}",
     }
-    rows |= _tiers(served, desk)
+    rows |= _tiers(served)
+    if kept:
+        rows["keeps"] = ", ".join(f"{what} in {path}" for what, path in kept.items())
     for name, text in rows.items():
         say(f"  {name:<8}{text}")
     say(f"ready: {address}/v1  (metrics at {address}/metrics)")
@@ -56,8 +59,8 @@ def _kinds(facts: Mapping[str, Any]) -> str:
     return kinds_text(facts["weight_kinds"], dtype) if "weight_kinds" in facts else dtype
 
 
-def _tiers(served: Served, desk: Desk) -> dict[str, str]:
-    """Where what people wrote lies besides the pool."""
+def _tiers(served: Served) -> dict[str, str]:
+    """Where blocks lie besides the pool."""
     places, config = served.places, served.config.tiers
     if places is None:
         return {}
@@ -66,11 +69,6 @@ def _tiers(served: Served, desk: Desk) -> dict[str, str]:
     for name, usage in zip(places.names, places.usages(), strict=True):
         if usage.condition != "ok":
             rows["tiers"] += f"; {name} is {usage.condition}: {usage.reason}"
-    file, folder = desk.chats.memory.path, desk.sessions.folder
-    kept = [f"answers in {file}"] if file is not None else []
-    kept += [f"sessions in {folder}"] if folder is not None else []
-    if kept:
-        rows["keeps"] = ", ".join(kept)
     return rows
 
 

@@ -57,6 +57,14 @@ def put(lane: Lane, tenant: str, records: Sequence[Record], *, timeout_s: float)
     return answers
 
 
+def remove(lane: Lane, tenant: str, id: RecordId) -> None:
+    """Take one record out."""
+    try:
+        lane.of(tenant).delete(ids=[id])
+    except Exception as error:
+        lane.blame(error)
+
+
 def touch(lane: Lane, tenant: str, ids: Sequence[RecordId]) -> None:
     """Count records as used."""
     try:

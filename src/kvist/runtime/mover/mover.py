@@ -7,6 +7,7 @@ from typing import Final
 
 from kvist.engine.ports import Clock
 from kvist.errors import BadValue, StateError
+from kvist.runtime.mover.checking import UNCHECKED, Checking
 from kvist.runtime.mover.desk import Answers, Desk
 from kvist.runtime.mover.lane import lanes_of
 from kvist.runtime.mover.looking import Looking
@@ -31,6 +32,7 @@ class Mover:
     needed. ``timeout_s``: for what one tier brings of one load from when it begins, and for each call that writes.
     ``find_timeout_s``: for a find in all. ``linger_s``: how long a few blocks may wait to be written together with
     more (a flush, a drop, a longer save end that). ``promote``: what a slower tier brought goes to the faster ones too.
+    ``checking``: whether what is stored is compared with what is computed (None: never).
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Mover:
         find_timeout_s: float = 2.0,
         linger_s: float = 0.25,
         promote: bool = True,
+        checking: Checking | None = None,
     ) -> None:
         """Raises ``BadValue``, or ``CapacityError`` where the system has no memory."""
         if len(origin) != ORIGIN_BYTES:
@@ -56,7 +59,7 @@ class Mover:
             raise BadValue("linger_s", linger_s, "a number of seconds from 0 on")
         self._lanes = lanes_of(tiers)
         self._desk = desk = Desk(self._lanes, store, clock, origin, timeout_s)
-        self._writing = Writing(desk, staging_bytes, promote=promote, linger_s=linger_s)
+        self._writing = Writing(desk, staging_bytes, promote=promote, linger_s=linger_s, checking=checking or UNCHECKED)
         self._reading = Reading(desk, self._writing.give_on)
         self._looking = Looking(desk, find_timeout_s, self._reading.hung)
         self._closed = False

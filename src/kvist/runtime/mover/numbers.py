@@ -16,7 +16,7 @@ _NAMES: Final = (
     *("read_records", "read_bytes", "read_busy_us", "bounced_records"),
     *(f"miss_{reason}" for reason in MISSES),
     *("stored_records", "known_records", "written_bytes", "write_busy_us", "promoted_records", "promotions_lost"),
-    "deleted_records",
+    *("deleted_records", "checked_records", "mismatched_records"),
     *(f"lost_{reason}" for reason in LOSSES),
 )
 

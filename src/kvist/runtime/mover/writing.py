@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,13 +12,16 @@ import numpy as np
 
 from kvist.ids import RecordId
 from kvist.runtime.mover import asking
+from kvist.runtime.mover.checking import Checking
 from kvist.runtime.mover.desk import Desk
 from kvist.runtime.mover.lane import Lane
-from kvist.runtime.mover.open import OpenDrop, OpenLoad, OpenSave
-from kvist.runtime.mover.staging import Staging
+from kvist.runtime.mover.open import GROUP_AT, OpenDrop, OpenLoad, OpenSave
+from kvist.runtime.mover.staging import Staging, aligned_rows
 from kvist.runtime.mover.worker import Call, Worker
-from kvist.tier.base import Label, Record
+from kvist.tier.base import Label, Put, Record
 from kvist.transfer import Drop, Save
+
+log = logging.getLogger("kvist.tier")
 
 FEW_RECORDS: Final = 8
 """So many are worth a call of their own at once; fewer wait a little for more."""
@@ -61,8 +65,9 @@ class Writing:
     and nobody else's; promotions take half of that share at most.
     """
 
-    def __init__(self, desk: Desk, staging_bytes: int, *, promote: bool, linger_s: float) -> None:
+    def __init__(self, desk: Desk, staging_bytes: int, *, promote: bool, linger_s: float, checking: Checking) -> None:
         self._desk = desk
+        self._checking = checking
         self._takers = [lane for lane in desk.lanes if lane.takes_saves]
         self._staging = Staging(staging_bytes, desk.block_bytes, sharers=len(self._takers))
         for lane in self._takers:
@@ -240,6 +245,31 @@ class Writing:
                 put.save.pending -= 1
                 self._desk.end_save(put.save)
 
+    def _compared(self, lane: Lane, job: _Job, answers: Sequence[Put]) -> Sequence[Put]:
+        """The answers, after some of the records that were known were compared: a wrong one is replaced."""
+        out = list(answers)
+        for i, put in enumerate(job.puts):
+            if answers[i] == "known" and put.save is not None and self._checking.due():
+                alike = self._is_alike(lane, job.tenant, put)
+                with self._desk.lock:
+                    lane.numbers.add("checked_records", alike is not None)
+                    lane.numbers.add("mismatched_records", alike is False)
+                if alike is False:
+                    log.warning("%s: a record differs from what computing it gives, and was replaced", lane.name)
+                    asking.remove(lane, job.tenant, put.record.label.id)
+                    out[i] = asking.put(lane, job.tenant, [put.record], timeout_s=self._desk.timeout_s)[0]
+        return out
+
+    def _is_alike(self, lane: Lane, tenant: str, put: _Put) -> bool | None:
+        """None: it could not be read."""
+        desk, id = self._desk, put.record.label.id
+        stored = aligned_rows(1, desk.block_bytes)[0]
+        got = asking.get(lane, tenant, [id], [stored.data], origin=desk.origin, timeout_s=desk.timeout_s)
+        if got[0][0] != "hit":
+            return None
+        used = desk.store.layout.groups[id[GROUP_AT]].used_bytes
+        return self._checking.alike(stored[:used], self._staging.rows[put.slot][:used])
+
     def _write(self, lane: Lane, job: _Job) -> None:
         desk, worker = self._desk, self.workers[lane.index]
         start = desk.clock.now()
@@ -252,6 +282,7 @@ class Writing:
             asking.touch(lane, job.tenant, job.touch)
         else:
             answers = asking.put(lane, job.tenant, [put.record for put in job.puts], timeout_s=desk.timeout_s)
+            answers = self._compared(lane, job, answers)
         seconds = desk.clock.now() - start
         with desk.lock:
             worker.calls.remove(call)
