@@ -132,14 +132,16 @@ def test_verify_reads_all_and_drops_what_is_damaged(cache):
     assert kvist("cache", "verify", cache).returncode == 0
 
 
-def test_a_small_size_in_the_environment_evicts_nothing(cache):
+def test_a_small_size_in_the_environment_evicts_nothing(tmp_path):
     """What servers are told is a bound for servers: a tool that looks or tidies must not lose records over it."""
+    big = chain("big", 24, data_bytes=1 << 17)
+    cache = filled(tmp_path / "cache", big)
     small = {"KVIST_TIER": f"disk:{cache}?size=1MiB"}
     told = json.loads(fine(kvist("cache", "stat", "--json", env=small)))
     assert told["capacity_bytes"] == 1 << 20 and not told["capacity_is_default"]
     for command in (["verify"], ["gc"], ["rm", "--tenant", "nobody"]):
         fine(kvist("cache", *command, env=small))
-    assert ids_in(cache) == ids_of(LONG, FORK, BOBS)
+    assert ids_in(cache) == ids_of(big)
 
 
 def test_a_place_comes_from_the_environment_or_the_config_file(cache, tmp_path):

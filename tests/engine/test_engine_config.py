@@ -18,8 +18,8 @@ VALUES = {
     "prefix_cache": ("off", False), "token_budget": ("99", 99), "max_sequences": ("5", 5), "chunk_tokens": ("12", 12),
     "context_tokens": ("800", 800), "order": ("prefix", "prefix"), "itl_slo": ("80ms", "80ms"),
     "evict": ("interval", "interval"), "tier": ("ram:1MiB /x", ("ram:1MiB", "/x")), "tier_key": ("env", "env"),
-    "tier_write": ("back", "back"), "tier_load": ("never", "never"), "tier_min_tokens": ("9", 9), "tier_check": ("0.5", 0.5),
-    "tier_second_use": ("on", True),
+    "tier_write": ("back", "back"), "tier_load": ("never", "never"), "tier_min_tokens": ("9", 9),
+    "tier_check": ("0.5", 0.5), "tier_second_use": ("on", True),
 }  # fmt: skip
 
 

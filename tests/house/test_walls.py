@@ -40,13 +40,16 @@ DOORS = {
         "weights.facts",
     },
     "sim": {"run", "executor", "clock", "draws", "tiers"},
-    "tier": {"base", "registry", "envelope", "bundle"},
+    "tier": {
+        "base", "bundle", "bundle_read", "disk.folder", "disk.store", "keyring", "master_key", "registry", "seal",
+        "turn_seal",
+    },
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
         "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books", "matrix",
         "native_module", "ops.base", "ops.registry", "packing", "program",
     },
-    "runtime": {"ask", "build", "llm", "answer", "packaged", "store", "swap", "grammar"},
+    "runtime": {"ask", "build", "llm", "answer", "packaged", "places", "store", "swap", "grammar"},
     "server": {
         "capacity", "config", "observe.base", "observe.logs", "observe.series", "observe.spans", "run", "served",
         "service", "tenants",

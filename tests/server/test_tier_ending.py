@@ -23,7 +23,7 @@ def test_whatever_is_full_is_in_the_tier_after_the_end():
 
 def test_running_answers_are_aborted_first_and_what_they_computed_is_kept():
     tier, ended = PaperTier("disk"), Ended()
-    with running(tiered(tiers=(tier,), ended=ended, step_s=0.02), drain_s=0.2) as server:
+    with running(tiered(tiers=(tier,), ended=ended, step_s=0.02, when="back"), drain_s=0.2) as server:
         body = {"prompt": LONG, "max_tokens": 4000, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
@@ -60,9 +60,9 @@ def test_tiers_are_closed_when_the_engine_dies():
 def test_a_prompt_too_short_for_the_tiers_does_no_harm():
     """Blocks that are never sent leave the engine with nothing to plan: that is no fault."""
     with serving(tiered(min_tokens=1000)) as client:
-        for n in range(3):
-            client.complete(LONG[: 40 + 16 * n])
-        client.settled()
+        for n in range(40, 57):
+            client.complete(LONG[:n])
+            client.settled()
         assert client.get("/health").status_code == 200
 
 

@@ -9,6 +9,7 @@ import pytest
 from served_kit import served
 from tier_served_kit import real_tiered, serving, tiered
 
+from kvist.server.sessions.sessions import _most_bytes
 from kvist.server.sessions.shelf import MOST_SESSIONS, Shelf
 from kvist.server.tenants import Tenants
 from kvist.tier.bundle import write_bundle
@@ -224,6 +225,15 @@ def test_f055_a_bad_file_is_refused_and_what_is_there_stays(disk, bad):
     again = disk.complete(LONG)
     assert again["choices"][0]["text"] == expected
     assert again["usage"]["prompt_tokens_details"]["cached_tokens_by_tier"] == {"pool": 0, "disk": 192}
+
+
+def test_a_sound_file_that_is_longer_than_any_context_is_refused(disk, monkeypatch):
+    disk.complete(LONG)
+    size = save(disk).json()["bytes"]
+    assert size * 8192 / 192 < _most_bytes(disk.server.service.served)
+    monkeypatch.setattr("kvist.server.sessions.sessions._most_bytes", lambda served: size - 1)
+    answer = disk.post("/v1/sessions/mine/restore")
+    assert answer.status_code == 400 and "are allowed" in answer.json()["error"]["message"]
 
 
 def test_a_folder_or_a_link_in_a_files_place_is_no_session(disk, tmp_path):

@@ -224,7 +224,7 @@ def test_threads(bench):
                 turn += 1
                 records = chain(f"thread {(n + turn) % 3}", 6, data_bytes=3000)
                 # one that is deleted while it is written was not stored, and what follows it has no use
-            assert set(put(bench.tier, records)) <= {"stored", "known", "error", "full"}
+                assert set(put(bench.tier, records)) <= {"stored", "known", "error", "full"}
                 assert set(read(bench.tier, records)[0]) <= {"hit", "missing"}
                 if n == 0 and turn % 3 == 0:
                     bench.tier.delete(ids=ids_of(records[3:]))

@@ -120,6 +120,10 @@ class Built:
         """
         while not self.engine.idle:
             self.engine.step()
+        return self.leave(timeout_s, why)
+
+    def leave(self, timeout_s: float = 10.0, why: str = "it was closed") -> bool:
+        """The same for an engine that is not to take another step: only what is on its way already is written."""
         written = self.carrier is None or self.carrier.close(timeout_s)
         self.executor.close(why)
         return written

@@ -48,8 +48,12 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """After an exception the engine may stand in the middle of a step: it is not asked for anything any more."""
+        if kind is None:
+            self.close()
+        else:
+            self.built.leave()
 
     def close(self, timeout_s: float = 60.0) -> bool:
         """End it: what the tiers are to keep is written, for ``timeout_s`` at most. False when that was not enough.

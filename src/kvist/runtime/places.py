@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from kvist.config import TierConfig
 from kvist.errors import BadValue
@@ -25,7 +26,7 @@ KEY_IN_ENVIRONMENT = "env"
 def place_url(text: str) -> str:
     """A folder by its path is a disk tier of 10 GiB; other texts are as they are."""
     if text.startswith(("/", "~", ".")):
-        return f"disk:{text}?size={FOLDER_BYTES}"
+        return f"disk:{quote(text)}?size={FOLDER_BYTES}"
     return text
 
 
@@ -33,7 +34,7 @@ def folder_of(config: TierConfig) -> Path | None:
     """The folder of the first disk tier: where else what survives a restart may lie."""
     for text in map(place_url, config.places):
         if text.startswith("disk:"):
-            return Path(text.removeprefix("disk:").removeprefix("//").partition("?")[0]).expanduser()
+            return Path(unquote(text.removeprefix("disk:").removeprefix("//").partition("?")[0])).expanduser()
     return None
 
 

@@ -123,7 +123,7 @@ def _origin(text: str | None) -> bytes:
 def _say(file: Path, about: Mapping[str, Any]) -> None:
     """What a file says of itself; only one line for each, and nothing that a terminal would obey."""
     print(f"{file}:")
-    for name, value in about.items():
+    for name, value in {"origin": "the file does not say", **about}.items():
         if isinstance(value, str | int | float):
             print(f"  {clean(name)}: {clean(str(value))[:200]}")
 

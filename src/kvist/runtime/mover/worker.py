@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -31,6 +34,7 @@ class Worker(Generic[J]):
     """``queue`` (oldest first) and ``calls`` are changed with ``lock`` held; ``run`` is called without it.
 
     Threads start with the first job. ``patience``: seconds for which a job that is alone may wait for more to join it.
+    ``nice``: how far its threads, and those that they start, stand back behind others that want the processor.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Worker(Generic[J]):
         *,
         threads: int = 1,
         patience: Callable[[J], float] = lambda _: 0.0,
+        nice: int = 0,
     ) -> None:
         self.queue: deque[J] = deque()
         self.calls: list[Call[J]] = []
@@ -49,6 +54,7 @@ class Worker(Generic[J]):
         self._run = run
         self._wanted = threads
         self._patience = patience
+        self._nice = nice
         self._threads: list[threading.Thread] = []
         self.closed = False
 
@@ -84,6 +90,8 @@ class Worker(Generic[J]):
         return not any(thread.is_alive() for thread in self._threads)
 
     def _loop(self) -> None:
+        if self._nice:
+            _be_nice(self._nice)
         while True:
             with self._ready:
                 while not self.closed and (left_s := self._left_s()) != 0:
@@ -98,3 +106,10 @@ class Worker(Generic[J]):
         if not self.queue:
             return None
         return 0.0 if len(self.queue) > 1 else max(0.0, self._patience(self.queue[0]))
+
+
+def _be_nice(nice: int) -> None:
+    """Only this thread, where the system can (Linux); elsewhere nothing changes."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -32,6 +32,9 @@ WRITE_BYTES: Final = 16 << 20
 DROP_TIMEOUT_S: Final = 60.0
 """A drop may overwrite what it removes."""
 
+NICE: Final = 19
+"""Steps want both cores: what is written takes what they leave (a thread this nice gets a seventieth beside others)."""
+
 MAX_WAITING_TOUCHES: Final = 64
 """Lists of records in use that a busy tier will still be told of."""
 
@@ -78,7 +81,7 @@ class Writing:
         self._hurried = 0
         self._held: set[_Put] = set()
         self.workers = [
-            Worker(f"save-{lane.name}", desk.lock, partial(self._write, lane), patience=self._patience)
+            Worker(f"save-{lane.name}", desk.lock, partial(self._write, lane), patience=self._patience, nice=NICE)
             for lane in desk.lanes
         ]
 

@@ -33,6 +33,9 @@ _OURS: Final = re.compile(
     r"|index\.db\.damaged-\d+(-wal|-shm)?|owner-[0-9a-f]{16}\.lock|slab-\d{4,12}-\d{1,9}\.kvs"
 )
 
+_NEIGHBOURS: Final = re.compile(r"tenants\.keys(\.lock|\.part)?|answers\.db.*|sessions")
+"""What else kvist keeps in the folder of its first disk tier: keys, the ids of answers, saved sessions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Folder:
@@ -88,7 +91,8 @@ class Folder:
     def foreign_files(self) -> int:
         """How many things lie here that are not ours."""
         try:
-            return sum(not (_OURS.fullmatch(n) and self.is_file(n)) for n in os.listdir(self.fd))
+            names = [n for n in os.listdir(self.fd) if not _NEIGHBOURS.fullmatch(n)]
+            return sum(not (_OURS.fullmatch(n) and self.is_file(n)) for n in names)
         except OSError:
             return 0
 
