@@ -3,9 +3,9 @@
 A frozen ``StepPlan`` goes down to any executor (torch, paper, a remote rank); a frozen ``StepResult`` comes back.
 Both hold ids, ints and flat tuples only, carry a version and an epoch, and round-trip through msgpack by way of
 ``to_plain`` / ``from_plain``. The executor applies a plan in this order: ``cancels``, ``saves`` (their bytes are taken
-now), ``drops``, ``finds``, ``loads`` (their blocks are void now), ``forget``, ``new``, ``fresh`` (poison in debug
-runs), ``tables``, ``copies`` (in order), ``chunks``, ``samples``. What it began for tiers goes on beside later steps
-and is answered, each question once, in whatever result comes after its end; so too when ``execute`` raised.
+now), ``touches``, ``drops``, ``finds``, ``loads`` (their blocks are void now), ``forget``, ``new``, ``fresh`` (poison
+in debug runs), ``tables``, ``copies`` (in order), ``chunks``, ``samples``. What it began for tiers goes on beside later
+steps and is answered, each question once, in whatever result comes after its end; so too when ``execute`` raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from kvist.errors import StateError
 from kvist.ids import BlockId, GroupId, SeqId
 from kvist.spec.sampling import Sampling
-from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save
+from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save, Touch
 
 VERSION: Final = 2
 
@@ -105,6 +105,7 @@ class StepPlan:
     samples: tuple[Sample, ...] = ()
     cancels: tuple[int, ...] = ()
     saves: tuple[Save, ...] = ()
+    touches: tuple[Touch, ...] = ()
     drops: tuple[Drop, ...] = ()
     finds: tuple[Find, ...] = ()
     loads: tuple[Load, ...] = ()

@@ -58,6 +58,14 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Touch:
+    """Records of a tenant whose blocks the pool served: tiers count them as used. No answer."""
+
+    tenant: str
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Remove from every tier what this model has there; of one tenant, or of all (None). Answer: ``Dropped``."""
 

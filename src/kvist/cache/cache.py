@@ -37,6 +37,7 @@ from kvist.cache.tree import Tree
 from kvist.errors import PoolFull, StateError
 from kvist.ids import BlockId, SeqId
 from kvist.spec.layout import CacheLayout
+from kvist.transfer import Touch
 
 __all__ = [
     "Admission", "Cache", "Counters", "Drained", "Match", "Order", "Probe", "TenantShare", "Wanted", "WriteRule",
@@ -286,6 +287,10 @@ class Cache:
     def orders(self, *, quiet: bool = False) -> list[Order]:
         """Blocks whose bytes the tiers are to get with this plan; ``quiet``: it computes nothing."""
         return [] if self._offload is None else self._offload.take(quiet=quiet)
+
+    def touches(self) -> tuple[Touch, ...]:
+        """What hits used since the last call, for the tiers."""
+        return () if self._offload is None else self._offload.take_touches()
 
     @property
     def unsent(self) -> bool:

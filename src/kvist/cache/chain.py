@@ -6,7 +6,7 @@ how a run was cut into chunks or nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvist.cache.groups import GroupRule
 from kvist.cache.keys import Space, block_key, root_key
@@ -53,6 +53,17 @@ def saved_blocks(node: Node, rule: GroupRule, picks: Iterable[int], fingerprint:
         parent = RecordId(b"") if before is None else record_id(before, rule.id)
         tokens = bytes(node.tokens[i * width : (i + 1) * width])
         out.append(SavedBlock(record_id(key, rule.id), parent, shift + i, tokens, node.blocks[rule.id][i]))
+    return out
+
+
+def path_records(nodes: Sequence[Node], rule: GroupRule, tokens: int, fingerprint: bytes) -> list[RecordId]:
+    """Ids of one group's whole blocks along a path from the root, up to ``tokens``."""
+    out: list[RecordId] = []
+    for node in nodes:
+        n_blocks = (min(node.end, tokens) - node.start) // rule.tokens
+        if n_blocks > 0:
+            key_of(node, n_blocks - 1, rule.tokens, fingerprint)
+            out += [record_id(key, rule.id) for key in node.keys[rule.tokens][:n_blocks]]
     return out
 
 

@@ -11,13 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from kvist.cache.chain import saved_blocks
+from kvist.cache.chain import path_records, saved_blocks
 from kvist.cache.groups import GroupRule
 from kvist.cache.node import Node
 from kvist.ids import NULL_BLOCK, BlockId
-from kvist.transfer import SavedBlock
+from kvist.transfer import SavedBlock, Touch
 
 When = Literal["through", "back", "evict"]
+
+MOST_TOUCHES: Final = 64
+"""Admissions of one plan of whose hits the tiers are told."""
 
 BACK_PERCENT: Final = 25
 """``back``: share of the pool that may wait for a quiet moment before it is sent anyway."""
@@ -58,6 +61,7 @@ class Offload:
         self._waiting: dict[BlockId, Node] = {}
         self._offered: set[BlockId] = set()
         self._leaving: list[Order] = []
+        self._touches: list[Touch] = []
         self._news = False
 
     @property
@@ -74,8 +78,12 @@ class Offload:
                 self._waiting[block] = node
                 self._news = True
 
-    def used(self, nodes: Iterable[Node]) -> None:
-        """An admission uses these nodes."""
+    def used(self, nodes: Sequence[Node], tokens: int) -> None:
+        """An admission uses ``tokens`` of this path."""
+        if tokens >= self.rule.min_tokens and nodes and len(self._touches) < MOST_TOUCHES:
+            records = [r for rule in self._groups for r in path_records(nodes, rule, tokens, self._fingerprint)]
+            if records:
+                self._touches.append(Touch(nodes[0].share.tenant, tuple(records)))
         if not self.rule.second_use or self.rule.when == "evict":
             return
         for node in nodes:
@@ -139,6 +147,11 @@ class Offload:
                 orders.append(Order(node.share.tenant, tuple(blocks)))
                 self.came(block.block for block in blocks)
         return orders
+
+    def take_touches(self) -> tuple[Touch, ...]:
+        """What the pool served since the last plan."""
+        touches, self._touches = tuple(self._touches), []
+        return touches
 
     def forget(self, tenant: str | None) -> None:
         """Nothing of a tenant (None: of anybody) that waits is to be sent."""

@@ -84,7 +84,7 @@ class Tree:
             node.gap = self.tick + 1 - node.last_use
             node.reach = max(node.reach, min(node.end, tokens))
         if self.offload is not None:
-            self.offload.used(nodes)
+            self.offload.used(nodes, tokens)
         self.touch(nodes[-1] if nodes else None)
 
     def root(self, space: Space, share: Share) -> Node:

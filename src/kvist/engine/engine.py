@@ -83,7 +83,7 @@ class Engine:
         while not self.idle:
             steps = self.scheduler.counters.steps
             events = self.step()
-            if not events and self.scheduler.counters.steps == steps:
+            if not events and self.scheduler.counters.steps == steps and not self.idle:
                 raise StateError("sequences are alive but no step can be planned", remedy="report this: it is a bug")
             yield from events
 

@@ -159,6 +159,8 @@ class TorchExecutor:
         mover.cancel(plan.cancels)
         for save in plan.saves:
             mover.save(save)
+        for touch in plan.touches:
+            mover.touch(touch)
         for drop in plan.drops:
             mover.drop(drop)
         for find in plan.finds:

@@ -92,6 +92,7 @@ class Carry:
             step=0,
             cancels=tuple(self._cancels),
             saves=tuple(saves),
+            touches=cache.touches(),
             drops=tuple(self._drops),
             finds=tuple(self._finds),
             loads=tuple(self._loads),

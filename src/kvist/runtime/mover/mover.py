@@ -15,7 +15,7 @@ from kvist.runtime.mover.reading import Reading
 from kvist.runtime.mover.writing import Writing
 from kvist.runtime.store import Store
 from kvist.tier.base import Tier, Usage
-from kvist.transfer import Drop, Find, Load, Save
+from kvist.transfer import Drop, Find, Load, Save, Touch
 
 ORIGIN_BYTES: Final = 16
 STAGING_BYTES: Final = 256 << 20
@@ -81,6 +81,12 @@ class Mover:
         """Take the blocks' bytes now; tiers get them later."""
         self._refuse_closed()
         self._writing.save(ask)
+
+    def touch(self, ask: Touch) -> None:
+        """Tell the tiers that these are in use; one that is too busy is not told."""
+        if not self._closed:
+            with self._desk.lock:
+                self._writing.touch(ask)
 
     def drop(self, ask: Drop) -> None:
         """Remove from every tier; saves of that tenant that wait are discarded (``dropped``)."""

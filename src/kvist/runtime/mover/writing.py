@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -14,12 +13,13 @@ from kvist.ids import RecordId
 from kvist.runtime.mover import asking
 from kvist.runtime.mover.checking import Checking
 from kvist.runtime.mover.desk import Desk
+from kvist.runtime.mover.jobs import Job, Parcel
 from kvist.runtime.mover.lane import Lane
 from kvist.runtime.mover.open import GROUP_AT, OpenDrop, OpenLoad, OpenSave
 from kvist.runtime.mover.staging import Staging, aligned_rows
 from kvist.runtime.mover.worker import Call, Worker
 from kvist.tier.base import Label, Put, Record
-from kvist.transfer import Drop, Save
+from kvist.transfer import Drop, Save, Touch
 
 log = logging.getLogger("kvist.tier")
 
@@ -37,28 +37,6 @@ NICE: Final = 19
 
 MAX_WAITING_TOUCHES: Final = 64
 """Lists of records in use that a busy tier will still be told of."""
-
-
-@dataclass(slots=True, eq=False)
-class _Put:
-    """One block for one tier. ``save`` is None for a promotion."""
-
-    tenant: str
-    record: Record
-    slot: int
-    save: OpenSave | None = None
-    index: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """``puts`` of one tenant, or a ``drop``, or records to count as used (``touch``)."""
-
-    puts: list[_Put] = field(default_factory=list)
-    drop: OpenDrop | None = None
-    touch: tuple[RecordId, ...] = ()
-    tenant: str = ""
-    since: float = 0.0
 
 
 class Writing:
@@ -79,7 +57,7 @@ class Writing:
         self._records = max(1, WRITE_BYTES // desk.block_bytes)
         self._linger_s = linger_s
         self._hurried = 0
-        self._held: set[_Put] = set()
+        self._held: set[Parcel] = set()
         self.workers = [
             Worker(f"save-{lane.name}", desk.lock, partial(self._write, lane), patience=self._patience, nice=NICE)
             for lane in desk.lanes
@@ -89,7 +67,7 @@ class Writing:
         """Copy the blocks' bytes now and queue them. Takes the lock, but not while it copies."""
         desk = self._desk
         save = OpenSave(ask)
-        puts: list[tuple[list[Lane], _Put]] = []
+        puts: list[tuple[list[Lane], Parcel]] = []
         with desk.lock:
             now = desk.clock.now()
             desk.saves[ask.id] = save
@@ -132,14 +110,21 @@ class Writing:
                     keep.append(job)
             worker.queue.clear()
             worker.queue.extend(keep)
-            worker.add(_Job(drop=drop))
+            worker.add(Job(drop=drop))
         self._desk.end_drop(drop)
         self.expire(self._desk.clock.now())
+
+    def touch(self, ask: Touch, above: int = -1) -> None:
+        """Count records as used in the tiers behind number ``above``. Lock held."""
+        job = Job(touch=tuple(RecordId(r) for r in ask.records), tenant=ask.tenant)
+        for worker in self.workers[above + 1 :]:
+            if len(worker.queue) < MAX_WAITING_TOUCHES and not worker.closed:
+                worker.add(job)
 
     def give_on(self, lane: Lane, load: OpenLoad, hits: Sequence[tuple[int, Label]]) -> None:
         """Promote verified records to faster tiers, and tell slower ones that they are in use."""
         desk, tenant = self._desk, load.ask.tenant
-        puts: list[tuple[list[Lane], int, _Put]] = []
+        puts: list[tuple[list[Lane], int, Parcel]] = []
         with desk.lock:
             now = desk.clock.now()
             faster = [t for t in self._takers if t.index < lane.index and not self.workers[t.index].hung(now)]
@@ -147,10 +132,8 @@ class Writing:
                 lanes = [t for t in faster if t.held_slots < t.quota // 2]
                 if lanes:
                     puts.append((lanes, i, self._hold(lanes, label, tenant)))
-            ids = tuple(RecordId(load.ask.records[i]) for i, _ in hits)
-            for worker in self.workers[lane.index + 1 :] if ids else ():
-                if len(worker.queue) < MAX_WAITING_TOUCHES and not worker.closed:
-                    worker.add(_Job(touch=ids, tenant=tenant))
+            if hits:
+                self.touch(Touch(tenant, tuple(load.ask.records[i] for i, _ in hits)), lane.index)
         for _, i, put in puts:
             np.copyto(self._staging.rows[put.slot], desk.row(load.ask.blocks[i]))
         with desk.lock:
@@ -197,20 +180,20 @@ class Writing:
 
     def _hold(
         self, lanes: Sequence[Lane], label: Label, tenant: str, save: OpenSave | None = None, index: int = 0
-    ) -> _Put:
+    ) -> Parcel:
         slot = self._staging.take(len(lanes))
         for lane in lanes:
             lane.held_slots += 1
-        put = _Put(tenant, Record(label, self._staging.rows[slot].data), slot, save, index)
+        put = Parcel(tenant, Record(label, self._staging.rows[slot].data), slot, save, index)
         self._held.add(put)
         return put
 
-    def _release(self, lane: Lane, put: _Put) -> None:
+    def _release(self, lane: Lane, put: Parcel) -> None:
         lane.held_slots -= 1
         if self._staging.release(put.slot):
             self._held.remove(put)
 
-    def _queue(self, lane: Lane, put: _Put) -> None:
+    def _queue(self, lane: Lane, put: Parcel) -> None:
         """Beside the last ones that wait, where they can be written in one call."""
         queue = self.workers[lane.index].queue
         last = queue[-1] if queue else None
@@ -219,15 +202,15 @@ class Writing:
             if len(last.puts) == FEW_RECORDS:
                 self.workers[lane.index].wake()
         else:
-            self.workers[lane.index].add(_Job(puts=[put], tenant=put.tenant, since=self._desk.clock.now()))
+            self.workers[lane.index].add(Job(puts=[put], tenant=put.tenant, since=self._desk.clock.now()))
 
-    def _patience(self, job: _Job) -> float:
+    def _patience(self, job: Job) -> float:
         """A call for one record costs a disk tier five times what it costs among eight."""
         if self._hurried or not 0 < len(job.puts) < FEW_RECORDS:
             return 0.0
         return job.since + self._linger_s - self._desk.clock.now()
 
-    def _fail(self, worker: Worker[_Job], job: _Job, reason: str, *, release: bool = True) -> None:
+    def _fail(self, worker: Worker[Job], job: Job, reason: str, *, release: bool = True) -> None:
         self._settle(worker, job.puts, [reason] * len(job.puts), release=release)
         if job.drop:
             lane = self._desk.lanes[self.workers.index(worker)]
@@ -235,7 +218,7 @@ class Writing:
             self._desk.end_drop(job.drop)
 
     def _settle(
-        self, worker: Worker[_Job], puts: Sequence[_Put], answers: Sequence[str], *, release: bool = True
+        self, worker: Worker[Job], puts: Sequence[Parcel], answers: Sequence[str], *, release: bool = True
     ) -> None:
         """One tier has answered for these blocks. ``release``: and does not look at their bytes any more."""
         lane = self._desk.lanes[self.workers.index(worker)]
@@ -248,7 +231,7 @@ class Writing:
                 put.save.pending -= 1
                 self._desk.end_save(put.save)
 
-    def _compared(self, lane: Lane, job: _Job, answers: Sequence[Put]) -> Sequence[Put]:
+    def _compared(self, lane: Lane, job: Job, answers: Sequence[Put]) -> Sequence[Put]:
         """The answers, after some of the records that were known were compared: a wrong one is replaced."""
         out = list(answers)
         for i, put in enumerate(job.puts):
@@ -263,7 +246,7 @@ class Writing:
                     out[i] = asking.put(lane, job.tenant, [put.record], timeout_s=self._desk.timeout_s)[0]
         return out
 
-    def _is_alike(self, lane: Lane, tenant: str, put: _Put) -> bool | None:
+    def _is_alike(self, lane: Lane, tenant: str, put: Parcel) -> bool | None:
         """None: it could not be read."""
         desk, id = self._desk, put.record.label.id
         stored = aligned_rows(1, desk.block_bytes)[0]
@@ -273,7 +256,7 @@ class Writing:
         used = desk.store.layout.groups[id[GROUP_AT]].used_bytes
         return self._checking.alike(stored[:used], self._staging.rows[put.slot][:used])
 
-    def _write(self, lane: Lane, job: _Job) -> None:
+    def _write(self, lane: Lane, job: Job) -> None:
         desk, worker = self._desk, self.workers[lane.index]
         start = desk.clock.now()
         call = Call(job, start + (DROP_TIMEOUT_S if job.drop else desk.timeout_s))
