@@ -25,7 +25,7 @@ from kvist.cache.ledger import Ledger
 from kvist.cache.match import Hit
 from kvist.cache.offload import Offload, Order, WriteRule
 from kvist.cache.pool import Pool
-from kvist.cache.probe import Probe
+from kvist.cache.probe import Probe, last_end
 from kvist.cache.publish import publish as publish_run
 from kvist.cache.queue import EvictQueue
 from kvist.cache.reclaim import evict, evict_tenant
@@ -41,6 +41,7 @@ from kvist.transfer import Touch
 
 __all__ = [
     "Admission", "Cache", "Counters", "Drained", "Match", "Order", "Probe", "TenantShare", "Wanted", "WriteRule",
+    "last_end",
 ]  # fmt: skip
 
 OFF: Final = Hit((), 0, 0, "off")

@@ -16,9 +16,10 @@ THERE = BlockId(0)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Records of one prompt from token ``base`` (whole spans, cached already) to ``end``.
+    """Records of one prompt that would let a sequence which has ``base`` tokens (whole spans) go on at ``end``.
 
-    Per group the ids of blocks ``[base / tokens, end / tokens)``, as ``records`` has them one group after the other.
+    ``end`` is whole spans too, or one token less: then the last span is there, and its last token is computed again.
+    Per group the ids of the blocks of these tokens, as ``records`` has them one group after the other.
     """
 
     base: int
@@ -42,19 +43,23 @@ class Probe:
 def probe(
     rules: tuple[GroupRule, ...], span: int, space: Space, data: bytes, base: int, end: int, fingerprint: bytes
 ) -> Probe:
-    """The records of tokens ``[base, end)`` of a packed prompt, both cut to whole spans."""
-    base, end = base - base % span, end - end % span
-    keys = {t: run_keys(space, data, end // t, t, fingerprint) for t in {rule.tokens for rule in rules}}
+    """The records of tokens ``[base, end)`` of a packed prompt, both cut as ``Probe`` says."""
+    base, end = base - base % span, last_end(end, span)
+    keys = {t: run_keys(space, data, -(-end // t), t, fingerprint) for t in {rule.tokens for rule in rules}}
     return Probe(base, end, tuple(tuple(record_id(k, r.id) for k in keys[r.tokens][base // r.tokens :]) for r in rules))
 
 
+def last_end(most: int, span: int) -> int:
+    """The largest ``Probe.end`` that is not above ``most``."""
+    return most if (most + 1) % span == 0 else most - most % span
+
+
 def reach(rules: tuple[GroupRule, ...], span: int, asked: Probe, there: Sequence[Sequence[bool]], most: int) -> int:
-    """Largest whole-span n <= ``most`` at which every block that a continuation needs is cached or in a tier.
+    """Largest n <= ``most`` (as ``Probe.end``) at which every block that a continuation needs is cached or in a tier.
 
     What is cached below ``base`` serves as far as windows at ``base`` reach back.
     """
-    n = min(most, asked.end)
-    n -= n % span
+    n = last_end(min(most, asked.end), span)
     while n > asked.base:
         fitting = min(_fit(rule, asked.base, has, n) for rule, has in zip(rules, there, strict=True))
         if fitting >= n:
@@ -77,6 +82,6 @@ def needed(rules: tuple[GroupRule, ...], asked: Probe, base: int, end: int) -> l
     out: list[tuple[int, int, int, RecordId]] = []
     for rule, ids in zip(rules, asked.groups, strict=True):
         low, shift, first = base // rule.tokens, asked.base // rule.tokens, rule.first_block(end)
-        entries = (e for e in range(low, end // rule.tokens) if e < rule.sink_end or e >= first)
+        entries = (e for e in range(low, rule.end_block(end)) if e < rule.sink_end or e >= first)
         out += [(e * rule.tokens, rule.id, e, ids[e - shift]) for e in entries]
     return [(group, entry, record) for _, group, entry, record in sorted(out)]

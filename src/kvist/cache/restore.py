@@ -56,7 +56,7 @@ class Restorer:
     def probe(
         self, tokens: Sequence[int], base: int, end: int, *, salt: bytes = b"", extras: tuple[bytes, ...] = ()
     ) -> Probe:
-        """Names of the records of ``tokens[base:end]``, cut to whole spans."""
+        """Names of the records of ``tokens[base:end]``, cut as ``Probe`` says."""
         data = packed(self._bulk, tokens)
         return probe(self._rules, self._span, space_of(salt, extras), data, base, end, self._fingerprint)
 
@@ -85,7 +85,7 @@ class Restorer:
         fresh = self._ledger.allocate(len(wanted), tenancy.share)
         blocks = {(group, entry): block for (group, entry, _), block in zip(wanted, fresh, strict=True)}
         for rule, table in zip(self._rules, tenancy.tables, strict=True):
-            entries = range(len(table.ids), end // rule.tokens)
+            entries = range(len(table.ids), rule.end_block(end))
             table.append([blocks.get((rule.id, entry), NULL_BLOCK) for entry in entries])
             if rule.bounded and rule.first_block(end) > table.null_to:
                 gone = table.null(rule.first_block(end))

@@ -89,6 +89,6 @@ def turning_points(asked: Probe, tiers: Sequence[int], span: int, base: int, fou
 
 def _by_span(group: Sequence[int], asked: Probe, span: int) -> list[int]:
     """The slowest tier of one group's blocks in each span."""
-    n_spans = (asked.end - asked.base) // span
+    n_spans = -(-(asked.end - asked.base) // span)
     width = len(group) // n_spans if n_spans else 1
     return [max(group[i * width : (i + 1) * width]) for i in range(n_spans)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kvist.cache.cache import Cache, Probe, Wanted
+from kvist.cache.cache import Cache, Probe, Wanted, last_end
 from kvist.errors import PoolFull
 from kvist.ids import SeqId
 from kvist.sched.carry import Carry, Tiers
@@ -118,9 +118,8 @@ class Restores:
         return cached - cached % self._span
 
     def _most(self, seq: Sequence) -> int:
-        """A hit leaves at least one token to compute, and what is loaded is whole spans."""
-        most = min(seq.hit_limit, len(seq.tokens) - 1)
-        return max(0, most - most % self._span)
+        """A hit leaves at least one token to compute, and what is loaded is whole blocks."""
+        return last_end(max(0, min(seq.hit_limit, len(seq.tokens) - 1)), self._span)
 
     def _ask(self, seq: Sequence, base: int, most: int) -> None:
         request = seq.request
@@ -184,7 +183,7 @@ class Restores:
             self._check_due += self._tiers.check
             if self._check_due >= 1.0:
                 self._check_due -= 1.0
-                choice.end_tokens -= self._span
+                choice.end_tokens = (choice.end_tokens - 1) // self._span * self._span
 
     def start(self, seq: Sequence, choice: Choice) -> bool:
         """Begin the load that was chosen for admitted ``seq``; False when there is no room for it."""
