@@ -10,6 +10,7 @@ from peers_tables import peers_short, peers_table, quality_table
 from planner_tables import accuracy_table, check_table
 from planner_tables import peers_table as planner_peers_table
 from serving_tables import serving_table
+from tier_tables import tier_tables
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
@@ -142,7 +143,7 @@ PARTS = {
     "docs/catalogue.md": {"catalogue": bundled_models},
     "docs/serving.md": {"serving": serving_table},
     "docs/metrics.md": {"metrics": metrics},
-    "docs/tiers.md": {"tier-options": tier_option_table},
+    "docs/tiers.md": {"tier-options": tier_option_table, "tier-measured": tier_tables},
     "docs/reference.md": {
         "serve-options": serve_option_table,
         "serve-aliases": alias_table,

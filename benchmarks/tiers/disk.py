@@ -189,7 +189,7 @@ def main() -> None:
     machine["other_processes_cpu_share"] = meter.share()
     print(f"others took {machine['other_processes_cpu_share']:.0%} of the processor")
     if not args.quick:
-        print(f"written to {save('tiers-disk', 'disk', {'machine': machine, 'rows': rows})}")
+        print(f"written to {save('tier-disk', 'records', {'machine': machine, 'rows': rows})}")
 
 
 if __name__ == "__main__":
