@@ -21,13 +21,11 @@ def _restart(record: dict, name: str) -> str:
                 f"| {piece['tokens']:,} | {engine} | {row['cold_s']:.2f} s | {row['restart_s'] * 1e3:.0f} ms ({spread})"
                 f" | {row['gain']:.1f}x |"
             )
-    dropped = {
-        kind for piece in record["pieces"] for row in piece["rows"].values() for kind in row["page_cache_dropped"]
-    }
-    cache = "the page cache dropped" if dropped == {"all"} else "the files' pages dropped from the cache"
-    return _closed(
-        out, record, name, f"Medians of {record['rounds']} rounds on {record['model']}; {cache} before each."
-    )
+    rows = [row for piece in record["pieces"] for row in piece["rows"].values()]
+    whole = all(row["page_cache_dropped"] == ["all"] for row in rows)
+    cache = "the page cache dropped" if whole else "the files' pages dropped from the cache"
+    how = f"Medians of {record['rounds']} rounds on {record['model']}; {cache} before each."
+    return _closed(out, record, name, how)
 
 
 def _overhead(record: dict, name: str) -> str:

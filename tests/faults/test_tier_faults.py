@@ -282,3 +282,20 @@ def test_f056_a_record_that_is_wrong_although_its_checksum_is_right_is_found(kv,
     assert eng.executor.counters["tier_disk_mismatched_records"] == 1
     if numerics == "invariant":
         assert tier.records[last][1] == right[1]
+
+
+def test_a_program_that_just_ends_has_written_what_it_computed(tmp_path):
+    code = f"""
+from test_tier_faults import TEXT, options
+from kvist.runtime.llm import load
+llm = load(None, options({str(tmp_path / "tier")!r}))
+llm.generate(TEXT, max_tokens=2)
+"""
+    here = Path(__file__).parents[1]
+    path = os.pathsep.join([str(here / part) for part in ("faults", "agree", "runtime", "")])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+    with load(None, options(tmp_path / "tier")) as llm:
+        again = llm.generate(TEXT, max_tokens=2)
+    assert again.loaded_tokens >= again.prompt_tokens - 32

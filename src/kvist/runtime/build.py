@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +46,12 @@ from kvist.tier.base import Tier
 
 MOST_THREADS: Final = 256
 
+_AT_EXIT: Final = getattr(threading, "_register_atexit", atexit.register)
+"""Thread pools, which tiers have, end before what ``atexit`` runs; this comes before them."""
+
+EXIT_S: Final = 10.0
+"""How long a program that ends may wait for tiers."""
+
 READY_BYTES: Final = 512 << 20
 """Of a pool whose tiers hold something, so much is asked of the system at the start: about a fifth of a second."""
 
@@ -73,7 +82,7 @@ class BuildOptions:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Carrier:
     """Open tiers, fastest first, and the mover between them and the pool. ``origin``: what their records belong to."""
 
@@ -202,7 +211,16 @@ def _carrier(options: BuildOptions, store: Store, fingerprint: bytes) -> Carrier
     store.ready(min(READY_BYTES, sum(tier.usage().used_bytes for tier in tiers)))
     checking = Checking(options.engine.tiers.check, store.layout.format, exact=options.numerics == "invariant")
     mover = Mover(tiers, store, origin=fingerprint, clock=WallClock(), checking=checking)
-    return Carrier(tuple(tiers), mover, fingerprint)
+    carrier = Carrier(tuple(tiers), mover, fingerprint)
+    _AT_EXIT(_close_at_exit, weakref.ref(carrier))
+    return carrier
+
+
+def _close_at_exit(held: weakref.ref[Carrier]) -> None:
+    """A program that ends without closing its model still has written what it computed."""
+    carrier = held()
+    if carrier is not None:
+        carrier.close(EXIT_S)
 
 
 def _store(layout: CacheLayout, blocks: int, poison: bool, reuse: Store | None) -> Store:

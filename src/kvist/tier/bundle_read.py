@@ -64,9 +64,10 @@ def read_bundle(
 ) -> Summary:
     """Check a bundle from its first byte to its last, then put its records into ``tier``, ancestors first.
 
-    ``origin`` is the fingerprint that every record must have (empty: any, but one), ``record_bytes`` its size (None: any), ``tenant`` whose
-    the records are to be (None: as the bundle says). Holds ``BATCH_BYTES`` or one record in memory, and reads the file
-    twice. Where the tier stops taking records the rest is ``lost``: what was taken is a whole beginning of the chain.
+    ``origin`` is the fingerprint that every record must have (empty: any, but one), ``record_bytes`` its size (None:
+    any), ``tenant`` whose the records are to be (None: as the bundle says). Holds ``BATCH_BYTES`` or one record in
+    memory, and reads the file twice. Where the tier stops taking records the rest is ``lost``: what was taken is a
+    whole beginning of the chain.
     Raises ``UsageError`` and puts nothing for anything but a whole, undamaged bundle of this origin.
     """
     with _opened(path) as file:
