@@ -104,13 +104,17 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The end of a ``Save``: how many blocks tiers took, had already, and did not take (and why the first was not)."""
+    """The end of a ``Save``: how many blocks tiers took, had already, and did not take (and why the first was not).
+
+    ``lost_at`` are the indices of those.
+    """
 
     id: int
     stored: int
     known: int
     lost: int
     reason: str = ""
+    lost_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def test_known_in_all_that_took_it_is_known():
     assert one(m) == Kept(1, stored=2, known=1, lost=0)
     fast.put_answer = slow.put_answer = lambda label: "full" if label.depth else "off"
     save(m, 2, "b", range(3))
-    assert one(m) == Kept(2, stored=0, known=0, lost=3, reason="off")
+    assert one(m) == Kept(2, stored=0, known=0, lost=3, reason="off", lost_at=(0, 1, 2))
     assert m.counters["ram_lost_full"] == 2 and m.counters["ram_lost_off"] == 1
 
 
@@ -80,7 +80,7 @@ def test_a_tier_that_takes_no_saves_is_only_read():
     cold = StubTier("cold", takes_saves=False)
     m = mover([cold])
     save(m, 1, "a", range(2))
-    assert one(m) == Kept(1, 0, 0, 2, "off")
+    assert one(m) == Kept(1, 0, 0, 2, "off", (0, 1))
     assert not cold.put_batches
 
 
@@ -93,11 +93,11 @@ def test_a_full_ring_loses_the_rest_of_a_save_and_nothing_waits():
     save(m, 2, "b", range(4, 10))
     save(m, 3, "c", range(10, 12))
     assert time.monotonic() - start < 2
-    assert one(m) == Kept(3, 0, 0, 2, "queue full")
+    assert one(m) == Kept(3, 0, 0, 2, "queue full", (0, 1))
     assert m.counters["stub_queued_write_bytes"] == 6 * BLOCK_BYTES
     tier.put_gate.set()
     kept = sorted(settle(m, 2)[2], key=lambda k: k.id)
-    assert kept == [Kept(1, 4, 0, 0), Kept(2, 2, 0, 4, "queue full")]
+    assert kept == [Kept(1, 4, 0, 0), Kept(2, 2, 0, 4, "queue full", (2, 3, 4, 5))]
     assert set(tier.records) == {*ids("a", 4), *ids("b", 2)}, "of a chain the beginning is kept"
     assert m.counters["stub_queued_write_bytes"] == 0 and m.counters["stub_lost_queue_full"] == 6
     save(m, 4, "d", range(3))
@@ -148,7 +148,7 @@ def test_a_few_blocks_wait_for_more_unless_somebody_waits_for_them():
     time.sleep(0.05)
     assert len(tier.put_batches) == 2, "once flushed, they wait again"
     m.close()
-    assert m.answers()[2] == (Kept(4, 2, 0, 0), Kept(5, 0, 0, 2, "closed"))
+    assert m.answers()[2] == (Kept(4, 2, 0, 0), Kept(5, 0, 0, 2, "closed", (0, 1)))
     m = mover([tier], linger_s=0.2)
     start = time.monotonic()
     save(m, 6, "c6", range(2))

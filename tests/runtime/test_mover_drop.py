@@ -30,7 +30,7 @@ def test_a_drop_comes_after_the_saves_before_it_and_discards_what_waits():
     save(m, 3, "c", range(2), tenant="u")
     m.drop(Drop(4, "t"))
     save(m, 5, "d", range(2), tenant="t")
-    assert one(m) == Kept(2, 0, 0, 2, "dropped")
+    assert one(m) == Kept(2, 0, 0, 2, "dropped", (0, 1))
     tier.put_gate.set()
     _, _, kept, dropped = settle(m, 4)
     assert {k.id: k.stored for k in kept} == {1: 2, 3: 2, 5: 2}

@@ -279,7 +279,7 @@ def test_a_hung_write_costs_its_own_blocks_only_and_their_memory_waits():
     assert (dropped[0].records, dropped[0].reason) == ((-1,), "stub: timeout")
     assert m.counters["stub_queued_write_bytes"] == 2 * BLOCK_BYTES, "the call still reads from those two"
     save(m, 4, "c", range(2))
-    assert one(m) == Kept(4, 0, 0, 2, "timeout")
+    assert one(m) == Kept(4, 0, 0, 2, "timeout", (0, 1))
     tier.put_gate.set()
     assert m.flush(5) and m.counters["stub_queued_write_bytes"] == 0
     save(m, 5, "d", range(2))

@@ -73,7 +73,10 @@ def test_whatever_happens_answers_are_the_same_and_books_hold(layout, when, seed
     load = rng.choice(["auto", "always"])
     p = engine(
         tiers, layout, blocks=rng.choice([30, 40, 60]), sequences=6, budget=48,
-        carry=TierConfig(when=when, load=load, min_tokens=rng.choice([1, 40]), second_use=rng.random() < 0.3),
+        carry=TierConfig(
+            when=when, load=load, min_tokens=rng.choice([1, 40]), second_use=rng.random() < 0.3,
+            check=rng.choice([0, 1]),
+        ),
     )  # fmt: skip
     reasons = ("missing", "damaged", "timeout", "error", "foreign")
     p.executor.mover.fault = lambda load, i: rng.choice(reasons) if rng.random() < 0.05 else ""
@@ -250,6 +253,52 @@ def test_f054_after_a_reset_nothing_is_served_by_any_tier() -> None:
             assert out.usage("b").cached_tokens == 0
         same_as_alone("full", out, [ask("b", prompt, 3)])
         check(p)
+
+
+def test_nothing_is_asked_or_loaded_while_a_reset_is_under_way() -> None:
+    """A request that comes right after the reset computes everything, and asks again once the tiers are empty."""
+    disk, prompt = PaperTier("disk", 1e6, 5e-2), words(B * 6 + 2)
+    left_by([disk], "full", ask("a", prompt))
+    p = engine([disk], carry=TierConfig(load="always", min_tokens=1))
+    _, id = p.engine.scheduler.reset()
+    out = drive(p, ask("b", prompt, 3))
+    assert out.usage("b").cached_tokens == 0 == p.engine.scheduler.counters.finds
+    assert p.engine.scheduler.carry.dropped[id].records[0] >= 6
+
+
+def test_what_stays_after_a_reset_is_sent_again() -> None:
+    """A conversation that runs through a reset is whole in the tier afterwards, its beginning too."""
+    disk, prompt = PaperTier("disk"), words(B * 6 + 2)
+    p = engine([disk], carry=TierConfig(min_tokens=1))
+    p.engine.add(ask("a", prompt, B * 3))
+    out = Outcome()
+    for _ in range(12):
+        out.note(p.engine.step())
+    p.engine.scheduler.reset()
+    drive(p, outcome=out)
+    p.executor.mover.flush()
+    out = drive(engine([disk], carry=TierConfig(load="always", min_tokens=1)), ask("b", prompt, 2))
+    assert out.usage("b").loaded_tokens == B * 6
+
+
+def test_a_load_starts_beside_a_long_answer_where_a_window_has_a_hole() -> None:
+    """The cache gives less than the longest match where window blocks are gone: then that is what a load begins at."""
+    disk, prompt = PaperTier("disk"), words(B * 12 + 3)
+    left_by([disk], "hybrid", ask("a", prompt, 1))
+    p = engine([disk], "hybrid", blocks=300, carry=TierConfig(load="always", min_tokens=1))
+    drive(p, ask("w", prompt[: B * 5], 1), audit=0)
+    tree = p.engine.scheduler.cache._tree
+    node = next(iter(next(iter(tree.roots.values())).children.values()))
+    rule = tree.bounded[0]
+    tree.tombstone(node, rule, [2])
+    p.engine.add(ask("long", words(40, 7), 200))
+    for _ in range(5):
+        p.engine.step()
+    p.engine.add(ask("b", prompt, 1))
+    steps = 0
+    while not any(e.request == "b" for e in p.engine.step()):
+        steps += 1
+        assert steps < 40
 
 
 def test_f116_half_admitted_restores_never_fill_the_pool() -> None:

@@ -289,6 +289,11 @@ class Cache:
         """Blocks whose bytes the tiers are to get with this plan; ``quiet``: it computes nothing."""
         return [] if self._offload is None else self._offload.take(quiet=quiet)
 
+    def unkept(self, blocks: Sequence[BlockId]) -> None:
+        """No tier took these: they are offered again when a hit uses them."""
+        if self._offload is not None and blocks:
+            self._offload.lost(blocks)
+
     def touches(self) -> tuple[Touch, ...]:
         """What hits used since the last call, for the tiers."""
         return () if self._offload is None else self._offload.take_touches()
@@ -311,6 +316,8 @@ class Cache:
         freed = evict(self._tree, self._pool.cached) if share is None else evict_tenant(self._tree, share)
         if self._offload is not None:
             self._offload.forget(tenant)
+            left = dict.fromkeys(node for node in self._tree.owner if node is not None)
+            self._offload.again(node for node in left if tenant in (None, node.share.tenant))
         return freed
 
     def tenants(self) -> dict[str, TenantShare]:

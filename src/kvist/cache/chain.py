@@ -58,13 +58,11 @@ def saved_blocks(node: Node, rule: GroupRule, picks: Iterable[int], fingerprint:
 
 def path_records(nodes: Sequence[Node], rule: GroupRule, tokens: int, fingerprint: bytes) -> list[RecordId]:
     """Ids of one group's whole blocks along a path from the root, up to ``tokens``."""
-    out: list[RecordId] = []
-    for node in nodes:
-        n_blocks = (min(node.end, tokens) - node.start) // rule.tokens
-        if n_blocks > 0:
-            key_of(node, n_blocks - 1, rule.tokens, fingerprint)
-            out += [record_id(key, rule.id) for key in node.keys[rule.tokens][:n_blocks]]
-    return out
+    counts = [(node, (min(node.end, tokens) - node.start) // rule.tokens) for node in nodes]
+    counts = [(node, n_blocks) for node, n_blocks in counts if n_blocks > 0]
+    if counts:
+        key_of(counts[-1][0], counts[-1][1] - 1, rule.tokens, fingerprint)  # and all before it
+    return [record_id(key, rule.id) for node, n in counts for key in node.keys[rule.tokens][:n]]
 
 
 def _key_before(node: Node, block_tokens: int) -> BlockKey | None:

@@ -32,6 +32,11 @@ class Ledger:
         self._fresh: list[list[BlockId]] = []
         self._copies: list[BlockCopy] = []
 
+    @property
+    def treed(self) -> Sequence[int]:
+        """By block: whether the tree has it (0 or 1)."""
+        return self._pool.treed
+
     def allocate(self, n_blocks: int, share: Share) -> list[BlockId]:
         """Take blocks whose content is void for a tenant, evicting as needed. Raises ``PoolFull``, changing nothing.
 

@@ -62,6 +62,7 @@ class Offload:
         self._offered: set[BlockId] = set()
         self._leaving: list[Order] = []
         self._touches: list[Touch] = []
+        self._any_lost = False
         self._news = False
 
     @property
@@ -84,10 +85,10 @@ class Offload:
             records = [r for rule in self._groups for r in path_records(nodes, rule, tokens, self._fingerprint)]
             if records:
                 self._touches.append(Touch(nodes[0].share.tenant, tuple(records)))
-        if not self.rule.second_use or self.rule.when == "evict":
+        if self.rule.when == "evict" or not (self.rule.second_use or self._any_lost):
             return
         for node in nodes:
-            if node.hits == 1 and not node.open:
+            if (node.hits == 1 or self._any_lost) and not node.open:
                 for ids in node.blocks:
                     self.sealed(node, (b for b in ids if b != NULL_BLOCK))
 
@@ -96,6 +97,11 @@ class Offload:
         for block in blocks:
             self._waiting.pop(block, None)
             self._offered.add(block)
+
+    def lost(self, blocks: Iterable[BlockId]) -> None:
+        """No tier took these. Offered again at once they would be lost again: that is for the next hit to do."""
+        self._offered.difference_update(blocks)
+        self._any_lost = True
 
     def moved(self, node: Node, blocks: Iterable[BlockId]) -> None:
         """Blocks hang in another node now (a split)."""
@@ -122,7 +128,8 @@ class Offload:
         return block not in self._offered and self._long(node) and (node.hits > 0 or not self.rule.second_use)
 
     def _long(self, node: Node) -> bool:
-        return node.end >= self.rule.min_tokens or bool(node.children)
+        least = self.rule.min_tokens
+        return node.end >= least or any(child.end >= least for child in node.children.values())
 
     def _due(self) -> bool:
         return self.rule.when == "through" or len(self._waiting) > self._most_waiting
@@ -130,7 +137,7 @@ class Offload:
     def take(self, *, quiet: bool = False) -> list[Order]:
         """What goes out with this plan; ``quiet``: nothing is being computed, so what can wait goes too."""
         orders, self._leaving = self._leaving, []
-        if self._waiting and (quiet or self._due()):
+        if self._news and self._waiting and (quiet or self._due()):
             self._news = False
             nodes = dict.fromkeys(self._waiting.values())
             for node in sorted(nodes, key=lambda n: n.start):
@@ -152,6 +159,15 @@ class Offload:
         """What the pool served since the last plan."""
         touches, self._touches = tuple(self._touches), []
         return touches
+
+    def again(self, nodes: Iterable[Node]) -> None:
+        """The tiers are being emptied, and these stay in the tree: what they hold is offered anew."""
+        for node in nodes:
+            if not node.open:
+                for ids in node.blocks:
+                    real = [b for b in ids if b != NULL_BLOCK]
+                    self._offered.difference_update(real)
+                    self.sealed(node, real)
 
     def forget(self, tenant: str | None) -> None:
         """Nothing of a tenant (None: of anybody) that waits is to be sent."""

@@ -60,18 +60,19 @@ def reach(rules: tuple[GroupRule, ...], span: int, asked: Probe, there: Sequence
     What is cached below ``base`` serves as far as windows at ``base`` reach back.
     """
     n = last_end(min(most, asked.end), span)
+    tables = [_table(rule, asked.base, has) for rule, has in zip(rules, there, strict=True)]
     while n > asked.base:
-        fitting = min(_fit(rule, asked.base, has, n) for rule, has in zip(rules, there, strict=True))
+        fitting = min(rule.fit(ids, n) for rule, ids in zip(rules, tables, strict=True))
         if fitting >= n:
             return n
         n = fitting - fitting % span
     return asked.base
 
 
-def _fit(rule: GroupRule, base: int, has: Sequence[bool], n: int) -> int:
+def _table(rule: GroupRule, base: int, has: Sequence[bool]) -> list[BlockId]:
     first = rule.first_block(base)
     ids = [THERE if i < rule.sink_end or i >= first else NULL_BLOCK for i in range(base // rule.tokens)]
-    return rule.fit([*ids, *(THERE if h else NULL_BLOCK for h in has)], n)
+    return [*ids, *(THERE if h else NULL_BLOCK for h in has)]
 
 
 def needed(rules: tuple[GroupRule, ...], asked: Probe, base: int, end: int) -> list[tuple[int, int, RecordId]]:

@@ -113,5 +113,6 @@ class Restorer:
         if end > tenancy.computed:
             self._commit(seq, tokens, end)
         if self._offload is not None:
-            self._offload.came(b for b, ok in zip(wanted.blocks, good, strict=True) if ok)
+            treed = self._ledger.treed
+            self._offload.came(b for b, ok in zip(wanted.blocks, good, strict=True) if ok and treed[b])
         return tenancy.computed

@@ -130,9 +130,11 @@ class Built:
 
         False when that was not enough. The engine refuses to run from here on, and says ``why``.
         """
-        while not self.engine.idle:
+        clock = WallClock()
+        until_s = clock.now() + timeout_s
+        while not self.engine.idle and clock.now() < until_s:
             self.engine.step()
-        return self.leave(timeout_s, why)
+        return self.leave(max(1.0, until_s - clock.now()), why)
 
     def leave(self, timeout_s: float = 10.0, why: str = "it was closed") -> bool:
         """The same for an engine that is not to take another step: only what is on its way already is written."""

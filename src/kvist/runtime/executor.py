@@ -20,6 +20,7 @@ from kvist.runtime.sampler import SamplerState, alone, logprob_of, not_numbers, 
 from kvist.runtime.store import Store
 from kvist.runtime.tables import Tables
 from kvist.step import Chunk, Failed, PromptLogprobs, Sampled, StepPlan, StepResult
+from kvist.transfer import Drop, Find, Load, Save
 
 Errors = dict[SeqId, KvistError]
 """Why a sequence of this step fails, in the order found."""
@@ -65,12 +66,12 @@ class TorchExecutor:
         """One step, in the order that ``step.py`` gives. Raises ``StateError`` once closed, with nothing applied."""
         if self._decoder is None:
             raise StateError(self._closed, remedy="use the engine that took its place")
-        if any(chunk.drafts for chunk in plan.chunks):
-            raise StateError("this executor does not verify drafts yet", remedy="plan without drafts")
         if self._mover is None and (plan.saves or plan.drops or plan.finds or plan.loads):
             raise StateError("a plan asks for tiers and there are none", remedy="build the executor with a mover")
         start = self._clock.now()
         self._apply(plan)
+        if any(chunk.drafts for chunk in plan.chunks):
+            raise StateError("this executor does not verify drafts yet", remedy="plan without drafts")
         applied = self._clock.now()
         self.spent.apply_s += applied - start
         if not plan.chunks:
@@ -141,32 +142,31 @@ class TorchExecutor:
         return self._layers_reason
 
     def _apply(self, plan: StepPlan) -> None:
-        if self._mover is not None:
-            self._carry(plan, self._mover)
         for seq in plan.forget:
             self._samplers.pop(seq, None)
             self.tables.forget(seq)
+        for change in plan.tables:
+            self.tables.apply(change)
+        if self._mover is not None:
+            self._carry(plan, self._mover)
         for new in plan.new:
             self._samplers[new.seq] = SamplerState.start(new, self._grammars)
         loading = {block for load in plan.loads for block in load.blocks}
         self.store.void(tuple(b for b in plan.fresh if b not in loading) if loading else plan.fresh)
-        for change in plan.tables:
-            self.tables.apply(change)
         self.store.copy(plan.copies)
 
     def _carry(self, plan: StepPlan, mover: Mover) -> None:
         """Begin what goes to and from tiers, before anything of the plan can fail: so that all of it is answered."""
         mover.cancel(plan.cancels)
-        for save in plan.saves:
-            mover.save(save)
         for touch in plan.touches:
             mover.touch(touch)
-        for drop in plan.drops:
-            mover.drop(drop)
-        for find in plan.finds:
-            mover.find(find)
-        for load in plan.loads:
-            mover.load(load)
+        asks: list[Save | Drop | Find | Load] = [*plan.saves, *plan.drops, *plan.finds, *plan.loads]
+        for i, ask in enumerate(asks):
+            try:
+                mover.begin(ask)
+            except BaseException:
+                mover.refuse(asks[i:])
+                raise
 
     def _sample(self, plan: StepPlan, inputs: Inputs, logits: np.ndarray, errors: Errors) -> tuple[Sampled, ...]:
         """What could be drawn, in the plan's order; ``errors`` gets the sequences of the other rows."""

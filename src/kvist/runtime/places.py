@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from kvist.tier.base import Tier
 from kvist.tier.master_key import read_master_key
 from kvist.tier.registry import open_tier
 from kvist.units import GIB
+
+log = logging.getLogger("kvist.tier")
 
 FOLDER_BYTES = 10 * GIB
 """What a place that is only a folder may take."""
@@ -55,15 +58,21 @@ def open_places(config: TierConfig) -> list[Tier]:
 
 def _sealed(tiers: list[Tier], config: TierConfig) -> list[Tier]:
     """What leaves this process's memory is sealed; the ``ram`` tier does not."""
+    folder = folder_of(config)
     if config.key is None:
+        if folder is not None and (folder / KEYRING_NAME).exists():
+            what = "the key that seals what lies there (plain records would lie beside sealed ones)"
+            raise BadValue("tier_key", None, what, remedy=f"--tier-key FILE, or a folder other than {folder}")
         return tiers
     from kvist.tier.keyring import Keyring
     from kvist.tier.seal import Sealed
 
     key_file = None if config.key == KEY_IN_ENVIRONMENT else Path(config.key).expanduser()
-    folder = folder_of(config) or (key_file.parent if key_file else None)
+    folder = folder or (key_file.parent if key_file else None)
     if folder is None:
         raise BadValue("tier_key", config.key, "a key file, or a disk tier", remedy="the tenants' own keys lie there")
+    if not (folder / KEYRING_NAME).exists() and any(tier.usage().records for tier in tiers if tier.name != "ram"):
+        log.warning("%s has no %s: records that were sealed there before cannot be opened", folder, KEYRING_NAME)
     keyring = Keyring(folder / KEYRING_NAME, read_master_key(key_file))
     return [tier if tier.name == "ram" else Sealed(tier, keyring) for tier in tiers]
 

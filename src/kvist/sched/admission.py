@@ -73,14 +73,21 @@ class Gate:
         None: it must wait. ``alone``: nothing runs. ``careful``: it goes past one that was preempted.
         """
         most = min(most, self._chunk_tokens)
-        choice = None
-        if self._restores is not None and self._restores.answered(seq):
-            choice = self._restores.offer(seq, self._cached_spans(seq))
-        n_tokens, match = self._start(seq, most, choice, alone=alone, careful=careful, copies=True)
-        if n_tokens is None and alone:
-            n_tokens, match = self._start(seq, most, None, alone=True, careful=False, copies=False)
-            self._counters.cut_hits += n_tokens is not None
-        if n_tokens is not None:
+        choice: Choice | None = None
+        n_tokens: int | None = None
+        match: Match | None = None
+        if self._restores is not None and self._restores.promising(seq):
+            choice, match = self._load(seq, self._restores, alone=alone, careful=careful)
+        if match is not None:
+            n_tokens = 0
+        elif alone or choice is None or choice.what == "recompute":
+            n_tokens, match = self._start(seq, most, alone=alone, careful=careful, copies=True)
+            if n_tokens is None and alone:
+                n_tokens, match = self._start(seq, most, alone=True, careful=False, copies=False)
+                self._counters.cut_hits += n_tokens is not None
+            if choice is not None and choice.what != "recompute":
+                choice = None
+        if n_tokens is not None and match is not None:
             self._note_hit(seq, match)
             if self._restores is not None:
                 self._restores.decided(seq, choice)
@@ -101,18 +108,9 @@ class Gate:
             self._spare = self._cache.available_blocks - others
         return self._spare
 
-    def _cached_spans(self, seq: Sequence) -> int:
-        """What the cache gives ``seq`` without copies."""
+    def _enter(self, seq: Sequence, *, copies: bool) -> Match:
+        """Give ``seq`` what the cache has of it."""
         request = seq.request
-        match = self._cache.match(seq.tokens, limit=seq.hit_limit, salt=request.salt, extras=request.extras)
-        return match.cached_tokens - match.cached_tokens % self._layout.span_tokens
-
-    def _start(
-        self, seq: Sequence, most: int, choice: Choice | None, *, alone: bool, careful: bool, copies: bool
-    ) -> tuple[int | None, Match]:
-        """Take hits, check the count, take room or begin to load: all of it or nothing (None)."""
-        request = seq.request
-        loads = choice is not None and choice.what != "recompute"
         admission = self._cache.admit(
             seq.id,
             seq.tokens,
@@ -120,25 +118,42 @@ class Gate:
             salt=request.salt,
             extras=request.extras,
             reuse=request.reuse,
-            copies=copies and not loads,
+            copies=copies,
             tenant=request.tenant,
         )
         seq.computed = seq.entered = admission.cached_tokens
-        if choice is not None and loads and (alone or self._covered(seq, careful=careful)):
-            assert self._restores is not None
-            if seq.computed == choice.base_tokens and self._restores.start(seq, choice):
-                return 0, admission.match
-        n_tokens = 0 if loads and not alone else min(most, seq.lacking)
+        return admission.match
+
+    def _leave(self, seq: Sequence) -> None:
+        """Take that back."""
+        self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
+        seq.computed = 0
+
+    def _load(
+        self, seq: Sequence, restores: Restores, *, alone: bool, careful: bool
+    ) -> tuple[Choice | None, Match | None]:
+        """What was decided for ``seq``; with what the cache had of it when its load has begun."""
+        match = self._enter(seq, copies=False)
+        choice = restores.offer(seq, seq.computed)
+        if choice is not None and choice.what != "recompute":
+            if (alone or self._covered(seq, careful=careful)) and restores.start(seq, choice):
+                return choice, match
+        self._leave(seq)
+        return choice, None
+
+    def _start(self, seq: Sequence, most: int, *, alone: bool, careful: bool, copies: bool) -> tuple[int | None, Match]:
+        """Take hits, check the count, take room: all of it or nothing (None)."""
+        match = self._enter(seq, copies=copies)
+        n_tokens = min(most, seq.lacking)
         while n_tokens and (alone or self._covered(seq, careful=careful)):
             try:
                 self._cache.extend(seq.id, seq.computed + n_tokens)
-                return n_tokens, admission.match
+                return n_tokens, match
             except PoolFull:
                 self._counters.shrunk_chunks += alone and n_tokens > 1
                 n_tokens = n_tokens // 2 if alone else 0
-        self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
-        seq.computed = 0
-        return None, admission.match
+        self._leave(seq)
+        return None, match
 
     def _covered(self, seq: Sequence, *, careful: bool) -> bool:
         """Whether available blocks cover what ``seq`` (its hits already in its tables) and the others still need.

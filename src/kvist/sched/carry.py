@@ -9,7 +9,7 @@ from typing import Final
 from kvist.cache.cache import Cache, Order
 from kvist.ids import BlockId, RecordId
 from kvist.step import StepPlan
-from kvist.transfer import Drop, Dropped, Find, Load, Save
+from kvist.transfer import Drop, Dropped, Find, Kept, Load, Save
 
 SAVE_BLOCKS: Final = 64
 """Blocks of one ``Save`` at most."""
@@ -41,9 +41,11 @@ class Carry:
         self._loads: list[Load] = []
         self._drops: list[Drop] = []
         self._cancels: list[int] = []
+        self._saving: dict[int, tuple[BlockId, ...]] = {}
         self.asked: set[int] = set()
         """Finds and loads that were not answered."""
-        self.dropping: set[int] = set()
+        self.dropping: dict[int, str | None] = {}
+        """Drops that were not answered, and whose records they remove."""
         self.dropped: dict[int, Dropped] = {}
         """Answers to drops that nobody has fetched."""
 
@@ -56,6 +58,10 @@ class Carry:
     def waiting(self) -> bool:
         """True when an answer is awaited."""
         return bool(self.asked or self.dropping)
+
+    def forbids(self, tenant: str) -> bool:
+        """Whether the tiers' records of a tenant are being removed: nothing of them is to be asked for or loaded."""
+        return bool(self.dropping) and any(whose in (None, tenant) for whose in self.dropping.values())
 
     def find(self, records: Sequence[RecordId], tenant: str) -> int:
         """Ask which tiers have these."""
@@ -77,7 +83,7 @@ class Carry:
         """Have the tiers emptied of one tenant's records, or of all."""
         id = self._id()
         self._drops.append(Drop(id, tenant))
-        self.dropping.add(id)
+        self.dropping[id] = tenant
         return id
 
     def cancel(self, id: int) -> None:
@@ -104,7 +110,15 @@ class Carry:
 
     def _saves(self, order: Order) -> list[Save]:
         parts = range(0, len(order.blocks), SAVE_BLOCKS)
-        return [Save(self._id(), order.tenant, order.blocks[i : i + SAVE_BLOCKS]) for i in parts]
+        saves = [Save(self._id(), order.tenant, order.blocks[i : i + SAVE_BLOCKS]) for i in parts]
+        for save in saves:
+            self._saving[save.id] = tuple(block.block for block in save.blocks)
+        return saves
+
+    def kept(self, answer: Kept) -> list[BlockId]:
+        """A save has ended; the blocks that no tier has."""
+        blocks = self._saving.pop(answer.id, ())
+        return [blocks[i] for i in answer.lost_at if i < len(blocks)]
 
     def _id(self) -> int:
         self._next += 1

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvist.cache.cache import Probe
 from kvist.sched.rates import Rates
+
+MOST_ENDS: Final = 16
+"""Ends that are weighed, where tiers alternate."""
 
 
 @dataclass(slots=True)
@@ -16,6 +20,7 @@ class Choice:
     The cache had ``base_tokens``, tiers lead to ``found_tokens``, loading was to lead to ``end_tokens`` (the base:
     everything is recomputed). ``load_s`` is what that load was to take and ``compute_s`` what computing the same
     tokens instead; None: not known. ``loaded_tokens`` and ``took_s`` are what came of it, ``reason`` why not all did.
+    ``checks``: the last span is left out, to be compared.
     """
 
     base_tokens: int
@@ -26,21 +31,24 @@ class Choice:
     loaded_tokens: int = 0
     took_s: float | None = None
     reason: str = ""
+    checks: bool = False
 
     @property
     def what(self) -> str:
         """``load``, ``part`` (of what was found) or ``recompute``."""
         if self.end_tokens <= self.base_tokens:
             return "recompute"
-        return "load" if self.end_tokens >= self.found_tokens else "part"
+        return "load" if self.end_tokens >= self.found_tokens or self.checks else "part"
 
     @property
     def regret_s(self) -> float:
         """Seconds that the other way would have saved, as far as anybody knows."""
         if self.took_s is None or self.compute_s is None:
             return 0.0
-        other = self.compute_s if self.what != "recompute" else self.load_s
-        return max(0.0, self.took_s - other)
+        if self.what == "recompute":
+            return max(0.0, self.took_s - self.load_s)
+        came = self.loaded_tokens / max(1, self.end_tokens - self.base_tokens)
+        return max(0.0, self.took_s - self.compute_s * came)
 
 
 def choose(
@@ -84,7 +92,8 @@ def turning_points(asked: Probe, tiers: Sequence[int], span: int, base: int, fou
         end = asked.base + i * span
         if base < end < found and max(columns[i]) > max(columns[i - 1]):
             ends.append(end)
-    return [*ends, found]
+    step = max(1, len(ends) // MOST_ENDS)
+    return [*ends[::step], found]
 
 
 def _by_span(group: Sequence[int], asked: Probe, span: int) -> list[int]:

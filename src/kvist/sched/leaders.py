@@ -14,6 +14,9 @@ from kvist.sched.sequence import Sequence, State, Stem, Turn
 LEADER_PLANS: Final = 32
 """Plans in which a leader must get on by a span, or its follower waits no longer."""
 
+LOADING_PLANS: Final = 1024
+"""The same while the leader is being loaded: plans that only wait take 5 ms."""
+
 COMMON_KEPT: Final = 64
 """Pairs whose common length a waiting sequence remembers."""
 
@@ -82,9 +85,8 @@ class Leaders:
         """Whether ``leader`` did not get on for long; notes how far it is."""
         if turn.leader != leader.id or leader.computed - turn.leader_computed >= self._span:
             turn.leader, turn.leader_computed, turn.leader_step = leader.id, leader.computed, self._step
-        if leader.load is not None:
-            turn.leader_step = self._step
-        turn.goes_alone = self._step - turn.leader_step >= LEADER_PLANS
+        patience = LEADER_PLANS if leader.load is None else LOADING_PLANS
+        turn.goes_alone = self._step - turn.leader_step >= patience
         return turn.goes_alone
 
     def _stem(self, seq: Sequence) -> Stem:

@@ -16,7 +16,7 @@ FIRST_BYTES: Final = 16e6
 KEPT: Final = 0.9
 """What older observations count for beside a new one."""
 
-LEAST_TOKENS: Final = 16
+LEAST_TOKENS: Final = 4
 """Chunks from which something is learnt of what computing takes."""
 
 

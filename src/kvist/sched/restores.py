@@ -45,6 +45,7 @@ class Loading:
     seq: Sequence
     wanted: Wanted
     base: int
+    tiers: tuple[int, ...]
     void: bool = False
 
 
@@ -63,6 +64,7 @@ class Restores:
         *,
         block_bytes: int,
         span_tokens: int,
+        max_sequences: int,
     ) -> None:
         self._cache = cache
         self._roster = roster
@@ -77,6 +79,7 @@ class Restores:
         self._by_find: dict[int, SeqId] = {}
         self._asked: dict[SeqId, int] = {}
         self._loads: dict[int, Loading] = {}
+        self._most_loads = max(1, max_sequences // 2)
         self._begun = 0
         self._check_due = 0.0
         self.rates = Rates(len(tiers.names))
@@ -100,6 +103,8 @@ class Restores:
                 return False
             del self._questions[seq.id]  # the cache lost what it went on from
         if self._tiers.load == "never" or not (seq.request.reuse and self._cache.reuse):
+            return False
+        if self._carry.forbids(seq.request.tenant):
             return False
         if self._asked.get(seq.id, 0) >= MOST_ASKED:
             return False
@@ -144,15 +149,17 @@ class Restores:
             self._carry.cancel(question.id)
         self._asked.pop(seq.id, None)
 
-    def answered(self, seq: Sequence) -> bool:
-        """Whether the tiers said what they have of waiting ``seq``."""
+    def promising(self, seq: Sequence) -> bool:
+        """Whether the tiers said that they have something for waiting ``seq``."""
         question = self._questions.get(seq.id)
-        return question is not None and question.answer is not None
+        if question is None or question.answer is None:
+            return False
+        return self._cache.restorer.reach(question.asked, question.answer.tiers, self._most(seq)) > question.asked.base
 
     def offer(self, seq: Sequence, cached: int) -> Choice | None:
         """What to load for ``seq``, which the cache gives ``cached`` tokens (whole spans); None: nothing was found."""
         question = self._questions.get(seq.id)
-        if question is None or question.answer is None:
+        if question is None or question.answer is None or self._carry.forbids(seq.request.tenant):
             return None
         asked, answer = question.asked, question.answer
         if cached < asked.base:
@@ -161,34 +168,53 @@ class Restores:
         if found <= cached:
             return None
         where = dict(zip(asked.records, answer.tiers, strict=True))
-        ends = [e for e in turning_points(asked, answer.tiers, self._span, cached, found) if e <= found]
+        ends = [e for e in turning_points(asked, answer.tiers, self._span, cached, found) if self._leads(question, e)]
+        if self._tiers.load == "always":
+            ends = [found]
         choice = choose(
             self.rates,
             lambda end: [where[r] for r in self._cache.restorer.needed(asked, cached, end)],
             base=cached,
             found=found,
             ends=ends,
-            queued_bytes=answer.queued_bytes,
+            queued_bytes=self._queued_bytes(answer),
             block_bytes=self._block_bytes,
             n_tiers=len(self._tiers.names),
         )
-        if self._tiers.load == "always":
-            choice.end_tokens = found
-        self._check(choice)
+        if self._tiers.load == "always" and choice.end_tokens != found:
+            choice.end_tokens, choice.compute_s = found, self.rates.compute_s(cached, found)
+        self._check(question, choice)
         return choice
 
-    def _check(self, choice: Choice) -> None:
+    def _leads(self, question: Question, end: int) -> bool:
+        """Whether everything that a continuation at ``end`` needs is there (windows need other blocks at each end)."""
+        assert question.answer is not None
+        return self._cache.restorer.reach(question.asked, question.answer.tiers, end) == end
+
+    def _queued_bytes(self, answer: Found) -> list[int]:
+        """What waits to be read from each tier: as it said, or the loads begun since."""
+        own = [0] * len(self._tiers.names)
+        for loading in self._loads.values():
+            for tier in loading.tiers:
+                own[tier] += self._block_bytes
+        told = [*answer.queued_bytes, *[0] * len(own)]
+        return [max(mine, its) for mine, its in zip(own, told, strict=False)]
+
+    def _check(self, question: Question, choice: Choice) -> None:
         """Leave the last span of some loads to be computed: the mover compares it with what the tier has."""
-        if choice.what == "load" and choice.end_tokens - choice.base_tokens > self._span:
+        end = (choice.end_tokens - 1) // self._span * self._span
+        if choice.what == "load" and end > choice.base_tokens and self._leads(question, end):
             self._check_due += self._tiers.check
             if self._check_due >= 1.0:
                 self._check_due -= 1.0
-                choice.end_tokens = (choice.end_tokens - 1) // self._span * self._span
+                choice.end_tokens, choice.checks = end, True
 
     def start(self, seq: Sequence, choice: Choice) -> bool:
         """Begin the load that was chosen for admitted ``seq``; False when there is no room for it."""
         question = self._questions[seq.id]
         assert question.answer is not None
+        if len(self._loads) >= self._most_loads:
+            return False
         base = seq.computed
         try:
             wanted = self._cache.restorer.begin(seq.id, question.asked, choice.end_tokens)
@@ -196,8 +222,9 @@ class Restores:
             return False
         where = dict(zip(question.asked.records, question.answer.tiers, strict=True))
         tiers = tuple(where[record] for record in wanted.records)
+        assert min(tiers) >= 0, "a load of what no tier has"
         id = self._carry.load(wanted.records, wanted.blocks, tiers, seq.request.tenant)
-        self._loads[id] = Loading(seq, wanted, base)
+        self._loads[id] = Loading(seq, wanted, base, tiers)
         seq.load = id
         self._counters.loads += 1
         return True
@@ -218,10 +245,11 @@ class Restores:
         for loading in self._loads.values():
             if tenant in (None, loading.seq.request.tenant):
                 loading.void = True
-        for seq_id, question in list(self._questions.items()):
+        for seq_id, question in self._questions.items():
             seq = self._roster.live.get(seq_id)
-            if question.answer is not None and seq is not None and tenant in (None, seq.request.tenant):
-                del self._questions[seq_id]
+            if seq is not None and tenant in (None, seq.request.tenant):
+                self._by_find.pop(question.id, None)
+                question.answer = Found(question.id, (-1,) * len(question.asked.records))
 
     def abandon(self, seq: Sequence) -> None:
         """``seq`` ended while its load is out: its blocks return with the answer."""

@@ -102,6 +102,7 @@ class Scheduler:
                 tiers,
                 block_bytes=layout.block_bytes,
                 span_tokens=layout.span_tokens,
+                max_sequences=max_sequences,
             )
         self._fill = Fill(
             cache,
@@ -220,7 +221,7 @@ class Scheduler:
         self._service.settle()
         self._learn(flight, result.seconds)
         if self.restores is not None:
-            take_answers(result, self.restores, self.carry, self.counters)
+            take_answers(result, self.restores, self.carry, self.counters, self.cache)
         events = self.take_events()
         for row in flight.rows:
             events += landing.land(row)

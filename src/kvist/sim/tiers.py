@@ -84,6 +84,7 @@ class PaperMover:
     def begin(self, loads: Sequence[Load]) -> None:
         """Start loads; their blocks were made fresh."""
         for load in loads:
+            assert min(load.tiers) >= 0, "a load of what no tier has"
             at_s = max(self._later(tier, load.tiers.count(tier)) for tier in set(load.tiers))
             begun_s = self._clock.now()
             self._due.append(_Due(at_s, lambda load=load, begun_s=begun_s: self._load(load, begun_s)))  # type: ignore[misc]

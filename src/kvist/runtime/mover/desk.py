@@ -13,7 +13,7 @@ from kvist.engine.ports import Clock
 from kvist.runtime.mover.lane import Lane
 from kvist.runtime.mover.open import OpenDrop, OpenFind, OpenLoad, OpenSave
 from kvist.runtime.store import Store
-from kvist.transfer import Dropped, Found, Kept, Loaded
+from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save
 
 Answers = tuple[tuple[Found, ...], tuple[Loaded, ...], tuple[Kept, ...], tuple[Dropped, ...]]
 
@@ -70,6 +70,21 @@ class Desk:
         with self.lock:
             ended, self._ended = self._ended, _Ended()
         return tuple(ended.found), tuple(ended.loaded), tuple(ended.kept), tuple(ended.dropped)
+
+    def refuse(self, ask: Save | Drop | Find | Load) -> None:
+        """Answer a question that was never begun."""
+        open_ids = (self.finds, self.loads, self.saves, self.drops)
+        if any(ask.id in ids for ids in open_ids):
+            return
+        match ask:
+            case Find():
+                self._ended.found.append(Found(ask.id, (-1,) * len(ask.records)))
+            case Load():
+                self._ended.loaded.append(Loaded(ask.id, (False,) * len(ask.records), "error"))
+            case Save():
+                self._ended.kept.append(Kept(ask.id, 0, 0, len(ask.blocks), "error"))
+            case Drop():
+                self._ended.dropped.append(Dropped(ask.id, (-1,) * len(self.lanes), "it could not be begun"))
 
     def end_find(self, find: OpenFind) -> None:
         """Answer with what is known."""

@@ -107,6 +107,24 @@ class Mover:
         with self._desk.lock:
             self._reading.begin(ask)
 
+    def begin(self, ask: Save | Drop | Find | Load) -> None:
+        """Any of them."""
+        match ask:
+            case Save():
+                self.save(ask)
+            case Drop():
+                self.drop(ask)
+            case Find():
+                self.find(ask)
+            case Load():
+                self.load(ask)
+
+    def refuse(self, asks: Sequence[Save | Drop | Find | Load]) -> None:
+        """Answer what could not be begun (the one at which it failed may have been: it is answered as always)."""
+        with self._desk.lock:
+            for ask in asks:
+                self._desk.refuse(ask)
+
     def answers(self) -> Answers:
         """Found, loaded, kept and dropped: all that ended since the last call."""
         with self._desk.lock:

@@ -125,7 +125,8 @@ class OpenSave:
         """How it ended."""
         stored, known, lost = (self.rank.count(rank) for rank in (2, 1, 0))
         reason = self.why[self.rank.index(0)] if lost else ""
-        return Kept(self.ask.id, stored, known, lost, reason)
+        lost_at = tuple(i for i, rank in enumerate(self.rank) if not rank)
+        return Kept(self.ask.id, stored, known, lost, reason, lost_at)
 
 
 @dataclass(slots=True, eq=False)

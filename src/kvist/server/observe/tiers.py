@@ -74,6 +74,14 @@ def _queues(numbers: Numbers) -> list[Row]:
     return [((tier, way), _of(numbers, tier, name)) for tier in numbers.usages for way, name in names]
 
 
+def _checks(numbers: Numbers) -> list[Row]:
+    rows: list[Row] = []
+    for tier in numbers.usages:
+        wrong = _of(numbers, tier, "mismatched_records")
+        rows += [((tier, "right"), _of(numbers, tier, "checked_records") - wrong), ((tier, "wrong"), wrong)]
+    return rows
+
+
 def _unread(numbers: Numbers) -> list[Row]:
     return [((tier,), float(is_unread(numbers, tier))) for tier in numbers.usages]
 
@@ -116,6 +124,7 @@ TIER_NUMBERS: Final[Mapping[str, Callable[[Numbers], list[Row]]]] = {
     "tier_found": _counted("lookup_found"),
     "tier_hits": _counted("read_records"),
     "tier_misses": _by_reason("miss_"),
+    "tier_checks": _checks,
     "tier_lost_saves": _by_reason("lost_"),
     "tier_queued_bytes": _queues,
     "tier_queued_lookups": _counted("queued_finds"),
