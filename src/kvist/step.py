@@ -2,10 +2,11 @@
 
 A frozen ``StepPlan`` goes down to any executor (torch, paper, a remote rank); a frozen ``StepResult`` comes back.
 Both hold ids, ints and flat tuples only, carry a version and an epoch, and round-trip through msgpack by way of
-``to_plain`` / ``from_plain``. The executor applies a plan in this order: ``forget``, ``tables``, ``cancels``, ``saves``
-(their bytes are taken now), ``touches``, ``drops``, ``finds``, ``loads`` (their blocks are void now), ``new``,
-``fresh`` (poison in debug runs), ``copies`` (in order), ``chunks``, ``samples``. What it began for tiers goes on beside
-later steps and is answered, each question once, in whatever result comes after its end; so too when ``execute`` raised.
+``to_plain`` / ``from_plain``. The executor applies a plan in this order: ``forget``, ``tables``, ``cancels``,
+``touches``, ``drops``, ``saves`` (their bytes are taken now), ``finds``, ``loads`` (their blocks are void now),
+``new``, ``fresh`` (poison in debug runs), ``copies`` (in order), ``chunks``, ``samples``. What it began for tiers goes
+on beside later steps and is answered, each question once, in whatever result comes after its end; so too when
+``execute`` raised.
 """
 
 from __future__ import annotations

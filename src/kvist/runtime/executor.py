@@ -160,7 +160,7 @@ class TorchExecutor:
         mover.cancel(plan.cancels)
         for touch in plan.touches:
             mover.touch(touch)
-        asks: list[Save | Drop | Find | Load] = [*plan.saves, *plan.drops, *plan.finds, *plan.loads]
+        asks: list[Save | Drop | Find | Load] = [*plan.drops, *plan.saves, *plan.finds, *plan.loads]
         for i, ask in enumerate(asks):
             try:
                 mover.begin(ask)

@@ -74,10 +74,10 @@ class PaperMover:
 
     def first(self, plan: StepPlan) -> None:
         """What comes before anything else of a plan."""
-        for save in plan.saves:
-            self._save(save)
         for drop in plan.drops:
             self._later(0, 0, lambda drop=drop: self._drop(drop))  # type: ignore[misc]
+        for save in plan.saves:
+            self._save(save)
         for find in plan.finds:
             self._later(None, 0, lambda find=find: self._find(find))  # type: ignore[misc]
 
