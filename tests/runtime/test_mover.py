@@ -165,10 +165,10 @@ def test_what_a_slower_tier_brought_goes_to_the_faster_ones():
     assert all(ram.records[id][1] == content(id).tobytes() for id in ids("a", 3))
     assert not cold.records and not cold.put_batches
     assert m.counters["ram_promoted_records"] == 3 and m.counters["ram_stored_records"] == 0
-    m.close()
     until = time.monotonic() + 5
     while not cold.touched and time.monotonic() < until:  # nobody waits for it but this test
         time.sleep(0.01)
+    m.close()
     assert tuple(cold.touched) == ids("a", 3) and not ram.touched
 
 

@@ -74,6 +74,8 @@ def rm(params: Mapping[str, Any]) -> None:
         print(json.dumps({"place": place.shown, "removed_records": removed}))
     else:
         print(f"removed {removal.what}: {counted(removed, 'record')}")
+    if chosen == ["tenant"] and not removed:
+        print("no tenant of that name had records there: kvist cache stat lists who has", file=sys.stderr)
     there = [name for name in SERVERS_OWN if place.folder and (place.folder / name).exists()]
     if there and chosen[0] in ("tenant", "everything"):
         print(f"{' and '.join(there)} there are the server's, and stay as they are", file=sys.stderr)
