@@ -83,7 +83,9 @@ def tight_blocks(family):
     [
         mixture
         for mixture in itertools.product(FORMATS, PREFIX, CHUNKS, POOL, POLICY, TIER)
-        if "hit" in mixture or "no tier" in mixture or mixture[2:5] == ("whole", "ample", "plain")
+        if mixture[5] == "no tier"
+        or (mixture[0] != "f16" and (mixture[1], mixture[4]) == ("hit", "served"))
+        or mixture[:5] == ("f32", "cold", "whole", "ample", "plain")
     ],
     ids=lambda x: str(x),
 )
