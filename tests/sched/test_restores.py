@@ -65,7 +65,7 @@ def prompts(rng: Random, n: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("when", ["through", "back", "evict"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_happens_answers_are_the_same_and_books_hold(layout, when, seed) -> None:
     """F042-F044, F050, F033: slow tiers, a pool too small, failing loads, aborts, resets and steps that fail."""
     rng = Random(f"{layout} {when} {seed}")
