@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from turn_file_kit import again, attached, holds, talk
 
-from kvist.text import turn_file, turn_rows
+from kvist.text import turn_file, turn_place, turn_rows
 from kvist.text.turn_rows import Seal, TurnRows
 
 
@@ -99,7 +99,7 @@ def test_whatever_byte_changes_no_wrong_id_comes_back(path):
     file.close()
     whole, draw, survived = path.read_bytes(), random.Random(3), 0
     for at in [*range(100, 400, 7), *(draw.randrange(len(whole)) for _ in range(250))]:
-        turn_rows.remove(path)
+        turn_place.cleared(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
         store, file = attached(path)
         found = {key: store.get(key) for key in told}
@@ -118,7 +118,7 @@ def test_cut_off_anywhere_it_is_begun_anew_or_left(path):
     file.close()
     whole = path.read_bytes()
     for length in (0, 1, 50, 99, 100, 101, 4095, 4096, 4097, len(whole) - 1):
-        turn_rows.remove(path)
+        turn_place.cleared(path)
         path.write_bytes(whole[:length])
         store, file = attached(path)
         assert all(not store.get(key) or [*store.get(key).ids] == ids for key, (ids, _) in told.items())
@@ -157,7 +157,7 @@ def test_a_file_that_is_removed_is_begun_again(path):
     store, file = attached(path)
     told = talk(store, b"a", 2)
     assert file.flush(5)
-    turn_rows.remove(path)
+    turn_place.cleared(path)
     more = talk(store, b"b", 2)
     assert file.flush(5) and file.condition == "ok"
     file.close()

@@ -7,14 +7,14 @@ answers are remembered in memory as before, and writing is tried again until the
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
-from collections.abc import Sequence
 from pathlib import Path as File
 from typing import Final, Literal
 
-from kvist.text.turn_rows import Refused, Seal, TurnRows, remove
-from kvist.text.turn_store import ENTRY_TOKENS, Path, TurnStore
+from kvist.text.turn_place import DAMAGED, Refused, cleared
+from kvist.text.turn_rows import Seal, TurnRows
+from kvist.text.turn_store import Path, TurnStore
+from kvist.text.turn_waiting import bytes_of, remember, restored, without
 
 Condition = Literal["ok", "read-only", "off"]
 
@@ -27,7 +27,6 @@ LONGEST_PAUSE_S: Final = 60.0
 MOST_ROWS: Final = 1 << 16
 """Paths whose rows are known; what grows on from an earlier one gets a row of its own."""
 
-_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _log = logging.getLogger("kvist.text")
 
 
@@ -46,11 +45,9 @@ class TurnFile:
         self._path = path
         self._how = (path, side, max_bytes, seal)
         self._rows: TurnRows | None = None
-        self._row_of: dict[int, int] = {}
-        """Serial of a path in the store -> its row."""
+        self._row_of: dict[int, int] = {}  # serial of a path in the store -> its row
         self._waiting: dict[int, Path] = {}
-        self._waiting_bytes = 0
-        """Of what waits, and of what is being written."""
+        self._waiting_bytes = 0  # of what waits, and of what is being written
         self._forget: list[str | None] = []
         self._at_work = False
         self._mended = False
@@ -79,7 +76,7 @@ class TurnFile:
     def forget(self, owner: str | None) -> None:
         """Remove what the file has of an owner (None: of everybody), on every side. Done once ``flush`` says so."""
         with self._changed:
-            self._waiting = _without(self._waiting, [owner])
+            self._waiting = without(self._waiting, [owner])
             if owner not in self._forget:
                 self._forget.append(owner)
             self._changed.notify_all()
@@ -105,7 +102,7 @@ class TurnFile:
         """A path of the store began or grew. Its earlier state, if it still waits, need not be written."""
         with self._changed:
             before = self._waiting.get(path.serial)
-            more = _bytes_of(path) - (_bytes_of(before) if before else 0)
+            more = bytes_of(path) - (bytes_of(before) if before else 0)
             if self._waiting_bytes + more > WAITING_BYTES:
                 self.dropped += 1
                 return
@@ -119,11 +116,8 @@ class TurnFile:
         for _ in range(2):
             try:
                 self._rows = TurnRows(*self._how)
-                for row in self._rows.newest(self._store.max_tokens):
-                    serial = self._store.restore(row.owner, row.ids, row.entries)
-                    if serial:
-                        self._row_of[serial] = row.n
-                        self.loaded += 1
+                self._row_of |= restored(self._store, self._rows)
+                self.loaded = len(self._row_of)
                 self.unreadable = self._rows.unreadable
                 if self._rows.read_only:
                     self._say("read-only", f"{self._path} cannot be written to")
@@ -149,16 +143,15 @@ class TurnFile:
             with self._changed:
                 self._at_work = False
                 if not good:
-                    self._waiting = {**_without(paths, self._forget), **self._waiting}
+                    self._waiting = {**without(paths, self._forget), **self._waiting}
                     self._forget = [*owners, *(owner for owner in self._forget if owner not in owners)]
-                self._waiting_bytes = sum(map(_bytes_of, self._waiting.values()))
+                self._waiting_bytes = sum(map(bytes_of, self._waiting.values()))
                 self._changed.notify_all()
             if self._stop.is_set() and (not good or self._idle()):
                 return self._let_go()
-            pause_s = FIRST_PAUSE_S if good else pause_s
             if not good:
                 self._stop.wait(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = FIRST_PAUSE_S if good else min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _write(self, paths: dict[int, Path], owners: list[str | None]) -> bool:
         try:
@@ -176,11 +169,7 @@ class TurnFile:
             return False
         except Exception as error:  # whatever the file, its disk or the seal does: serving goes on
             return self._failed(error) and self._write(paths, owners)
-        for serial, row in now.items():
-            self._row_of.pop(serial, None)
-            self._row_of[serial] = row
-        for serial in [*self._row_of][: max(0, len(self._row_of) - MOST_ROWS)]:
-            del self._row_of[serial]
+        remember(self._row_of, now, MOST_ROWS)
         self.written += len(paths)
         self._say("ok", "")
         return True
@@ -189,15 +178,12 @@ class TurnFile:
         """Say what happened; True when the file was damaged and a new one may be begun: once in a life."""
         opened = self._rows is not None
         self._let_go()
-        damaged = getattr(error, "sqlite_errorcode", None) in _DAMAGED
-        if not damaged or self._mended:
+        if self._mended or getattr(error, "sqlite_errorcode", None) not in DAMAGED:
             self._say("read-only" if opened else "off", f"{self._path}: {error}")
             return False
         self._mended = True
         self._row_of.clear()
-        try:
-            remove(self._path)
-        except OSError as trouble:
+        if trouble := cleared(self._path):
             self._say("off", f"{self._path} is damaged ({error}) and cannot be removed: {trouble}")
             return False
         _log.warning("%s was damaged (%s): a new one is begun", self._path, error)
@@ -212,12 +198,3 @@ class TurnFile:
         if condition != self.condition:
             _log.warning("kept answers on disk: %s%s", condition, f" ({reason})" if reason else "")
         self.condition, self.reason = condition, reason
-
-
-def _bytes_of(path: Path) -> int:
-    return len(path.ids) + 4 * ENTRY_TOKENS * len(path.entries)
-
-
-def _without(paths: dict[int, Path], owners: Sequence[str | None]) -> dict[int, Path]:
-    """Paths of others than ``owners`` (None: everybody)."""
-    return {n: path for n, path in paths.items() if None not in owners and path.owner not in owners}

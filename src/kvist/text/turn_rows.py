@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import struct
 import sys
 from array import array
@@ -19,17 +18,12 @@ from hashlib import blake2b
 from pathlib import Path as File
 from typing import Final
 
+from kvist.text.turn_place import APPLICATION, VERSION, checked, quoted
 from kvist.text.turn_store import ENTRY_TOKENS, Path
 
-APPLICATION: Final = int.from_bytes(b"kvtn", "big")
-VERSION: Final = 1
 BUSY_S: Final = 1.0
 """How long a call waits for another process that writes."""
 
-_SQLITE: Final = b"SQLite format 3\0"
-_APPLICATION_AT: Final = 68
-_VERSION_AT: Final = 60
-_HEADER_BYTES: Final = 100
 _DIGEST_BYTES: Final = 16
 _ENTRY: Final = struct.Struct("<BII")
 _SPARE_BYTES: Final = 1 << 20
@@ -42,10 +36,6 @@ pragma application_id = {application};
 pragma user_version = {version};
 commit;
 """
-
-
-class Refused(Exception):
-    """The file is not ours to use, and will not be later: it is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ class TurnRows:
         self._max_bytes = max_bytes
         self._seal = seal
         self._path = path
-        self.read_only = _checked(path)
+        self.read_only = checked(path)
         self._db = self._read_only(path) if self.read_only else self._writable(path)
         self._file = path.stat()
 
@@ -185,39 +175,9 @@ class TurnRows:
     @staticmethod
     def _read_only(path: File) -> sqlite3.Connection:
         """Without a folder to write to, only what was moved from the log into the file can be seen."""
-        db = sqlite3.connect(f"file:{_quoted(path)}?immutable=1", uri=True, check_same_thread=False)
+        db = sqlite3.connect(f"file:{quoted(path)}?immutable=1", uri=True, check_same_thread=False)
         db.execute("pragma cell_size_check = on")
         return db
-
-
-def remove(path: File) -> None:
-    """Remove a damaged file of ours with its log. Raises ``OSError``."""
-    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        name.unlink(missing_ok=True)
-
-
-def _checked(path: File) -> bool:
-    """Make the file where there is none; whether it can only be read. Raises ``Refused`` and ``OSError``."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise Refused(f"{path} is no plain file: it is left alone")
-    with open(path, "rb") as file:
-        head = file.read(_HEADER_BYTES)
-    if head:
-        application, version = (int.from_bytes(head[at : at + 4], "big") for at in (_APPLICATION_AT, _VERSION_AT))
-        if head[: len(_SQLITE)] != _SQLITE or application != APPLICATION:
-            raise Refused(f"{path} is not a file of kept answers: it is left alone")
-        if version != VERSION:
-            raise Refused(f"{path} has version {version}, this kvist reads {VERSION}: it is left alone")
-    read_only = not (
-        os.access(path, os.W_OK, effective_ids=True) and os.access(path.parent, os.W_OK, effective_ids=True)
-    )
-    if not read_only and found.st_mode & 0o077:
-        path.chmod(0o600)
-    return read_only
 
 
 def _parsed(plain: bytes) -> tuple[array[int], tuple[tuple[bytes, int, int], ...]]:
@@ -236,7 +196,3 @@ def _parsed(plain: bytes) -> tuple[array[int], tuple[tuple[bytes, int, int], ...
     ids = array("i")
     ids.frombytes(plain[at:])
     return ids, told
-
-
-def _quoted(path: File) -> str:
-    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
