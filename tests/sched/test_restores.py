@@ -8,7 +8,7 @@ import pytest
 
 from kvist.config import TierConfig
 from kvist.sim.tiers import PaperTier
-from paperwork import LAYOUTS, SLOW, B, Outcome, ask, books, check, drive, paper, same_as_alone, words
+from paperwork import LAYOUTS, SLOW, B, Outcome, ask, check, drive, paper, same_as_alone, words
 
 
 def engine(tiers, layout="full", **more):
@@ -299,24 +299,3 @@ def test_a_load_starts_beside_a_long_answer_where_a_window_has_a_hole() -> None:
     while not any(e.request == "b" for e in p.engine.step()):
         steps += 1
         assert steps < 40
-
-
-def test_f116_half_admitted_restores_never_fill_the_pool() -> None:
-    """Every pool up to 10 blocks, up to 3 requests of every size that fits, all of them in the tier."""
-    from itertools import product
-
-    cases = 0
-    for pool in range(3, 11):
-        for needs in product(range(1, min(pool, 5) + 1), repeat=3):
-            if pool > 7 and sum(needs) < pool:
-                continue  # they fit side by side
-            disk = PaperTier("disk", 1e5, 1e-3)
-            asks = [ask(f"r{i}", words(need * B - 4, i), 3) for i, need in enumerate(needs)]
-            for request in asks:
-                left_by([disk], "full", request, blocks=16)
-            p = engine([disk], blocks=pool, carry=TierConfig(load="always", min_tokens=1))
-            out = drive(p, *asks, limit=1000, audit=0)
-            books(p)
-            assert all(out.reason(r.id) == "length" for r in asks), (pool, needs)
-            cases += 1
-    assert cases > 300

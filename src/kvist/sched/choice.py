@@ -20,7 +20,8 @@ class Choice:
     The cache had ``base_tokens``, tiers lead to ``found_tokens``, loading was to lead to ``end_tokens`` (the base:
     everything is recomputed). ``load_s`` is what that load was to take and ``compute_s`` what computing the same
     tokens instead; None: not known. ``loaded_tokens`` and ``took_s`` are what came of it, ``reason`` why not all did.
-    ``checks``: the last span is left out, to be compared.
+    ``checks``: the last span is left out, to be compared. ``settled``: what came of it is known. ``passed_over``: the
+    tiers from which nothing is loaded although they had something.
     """
 
     base_tokens: int
@@ -32,6 +33,8 @@ class Choice:
     took_s: float | None = None
     reason: str = ""
     checks: bool = False
+    settled: bool = False
+    passed_over: tuple[int, ...] = ()
 
     @property
     def what(self) -> str:
@@ -49,6 +52,22 @@ class Choice:
             return max(0.0, self.took_s - self.load_s)
         came = self.loaded_tokens / max(1, self.end_tokens - self.base_tokens)
         return max(0.0, self.took_s - self.compute_s * came)
+
+    def loaded(self, tokens: int, seconds: float, reason: str) -> float:
+        """What was to be loaded is there as far as it came: the regret."""
+        self.loaded_tokens, self.took_s, self.reason, self.settled = tokens, seconds, reason, True
+        return self.regret_s
+
+    def computed(self, start: int, end: int, seconds: float) -> float:
+        """A step of ``seconds`` computed tokens ``[start, end)``: the regret, once it is known what recomputing took.
+
+        The whole step counts: so long the sequence waited for these tokens.
+        """
+        if self.settled or self.what != "recompute" or start >= self.found_tokens:
+            return 0.0
+        self.took_s = (self.took_s or 0.0) + seconds
+        self.settled = end >= self.found_tokens
+        return self.regret_s if self.settled else 0.0
 
 
 def choose(
@@ -80,6 +99,7 @@ def choose(
             best_s = total_s
     if best.end_tokens == base and ends:
         tiers = needed(found)
+        best.passed_over = tuple(sorted(set(tiers)))
         best.load_s = rates.load_s([tiers.count(t) * block_bytes for t in range(n_tiers)], queued_bytes)
     return best
 

@@ -16,71 +16,94 @@ FIRST_BYTES: Final = 16e6
 KEPT: Final = 0.9
 """What older observations count for beside a new one."""
 
+DOUBT: Final = 0.9
+"""What is left of how long a tier is believed to take, each time it was passed over: else one bad day would last."""
+
 LEAST_TOKENS: Final = 4
 """Chunks from which something is learnt of what computing takes."""
 
 
+class Fit:
+    """``y = main * x + extra * z``: weighted least squares that forget, neither factor below 0."""
+
+    def __init__(self) -> None:
+        self._xx = self._xz = self._zz = self._xy = self._zy = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was seen."""
+        return self._xx > 0
+
+    def see(self, x: float, z: float, y: float, weight: float) -> None:
+        """One observation."""
+        self._xx = self._xx * KEPT + x * x * weight
+        self._xz = self._xz * KEPT + x * z * weight
+        self._zz = self._zz * KEPT + z * z * weight
+        self._xy = self._xy * KEPT + x * y * weight
+        self._zy = self._zy * KEPT + z * y * weight
+
+    def doubt(self) -> None:
+        """Believe in a little less than was seen."""
+        self._xy *= DOUBT
+        self._zy *= DOUBT
+
+    def factors(self) -> tuple[float, float]:
+        """``main`` and ``extra``; what cannot be told apart is put down to ``main``. Something must be known."""
+        line = self._xy / self._xx
+        det = self._xx * self._zz - self._xz * self._xz
+        if det <= 1e-6 * self._xx * self._zz:
+            return line, 0.0
+        main = (self._xy * self._zz - self._zy * self._xz) / det
+        extra = (self._xx * self._zy - self._xz * self._xy) / det
+        if extra < 0:
+            return line, 0.0
+        return (0.0, self._zy / self._zz) if main < 0 else (main, extra)
+
+
 class Rates:
-    """Per tier bytes a second; and seconds of computing tokens ``[start, end)`` of a prompt, as a line and a square:
-    ``per_token * n + per_pair * n * (mean position)``, fitted with forgetting to the steps that computed prompts.
+    """Per tier the seconds of a load, ``per_byte * bytes + per_load``; and the seconds of computing tokens
+    ``[start, end)`` of a prompt, ``per_token * n + per_pair * n * (mean position)``.
     """
 
     def __init__(self, n_tiers: int) -> None:
-        self._bytes = [FIRST_BYTES] * n_tiers
-        self._busy_s = [FIRST_BYTES / FIRST_BYTES_PER_S] * n_tiers
-        self._nn = self._np = self._pp = self._ns = self._ps = 0.0
-
-    def bytes_per_s(self, tier: int) -> float:
-        """What a tier delivers."""
-        return self._bytes[tier] / self._busy_s[tier]
+        self._loads = [Fit() for _ in range(n_tiers)]
+        for fit in self._loads:
+            fit.see(FIRST_BYTES, 1.0, FIRST_BYTES / FIRST_BYTES_PER_S, 1 / FIRST_BYTES)
+        self._compute = Fit()
 
     def load_s(self, bytes_by_tier: Sequence[int], queued_bytes: Sequence[int]) -> float:
         """Seconds until so many bytes of each tier are here, behind those that wait; tiers work side by side."""
         queued = [*queued_bytes, *[0] * len(bytes_by_tier)]
-        return max(
-            ((n + queued[t]) / self.bytes_per_s(t) for t, n in enumerate(bytes_by_tier) if n),
-            default=0.0,
-        )
+        longest = 0.0
+        for tier, n_bytes in enumerate(bytes_by_tier):
+            if n_bytes:
+                per_byte, per_load = self._loads[tier].factors()
+                longest = max(longest, (n_bytes + queued[tier]) * per_byte + per_load)
+        return longest
 
     def compute_s(self, start: int, end: int) -> float | None:
         """Seconds to compute tokens ``[start, end)``; None before anything is known."""
         if end <= start:
             return 0.0
-        if not self._nn:
+        if not self._compute.known:
             return None
         n = end - start
-        per_token, per_pair = self._fit()
+        per_token, per_pair = self._compute.factors()
         return per_token * n + per_pair * n * (start + end) / 2
-
-    def _fit(self) -> tuple[float, float]:
-        """Least squares, neither factor below 0."""
-        line = self._ns / self._nn
-        det = self._nn * self._pp - self._np * self._np
-        if det <= 1e-6 * self._nn * self._pp:
-            return line, 0.0
-        per_token = (self._ns * self._pp - self._ps * self._np) / det
-        per_pair = (self._nn * self._ps - self._np * self._ns) / det
-        if per_pair < 0:
-            return line, 0.0
-        return (0.0, self._ps / self._pp) if per_token < 0 else (per_token, per_pair)
 
     def computed(self, n_tokens: int, pairs: float, seconds: float) -> None:
         """A step computed ``n_tokens`` of prompts in ``seconds``; ``pairs``: the sum of their positions."""
-        if n_tokens < LEAST_TOKENS or seconds <= 0:
-            return
-        weight = 1.0 / n_tokens  # so that a step counts by what it computed, not by its square
-        for name, value in (
-            ("_nn", n_tokens * n_tokens),
-            ("_np", n_tokens * pairs),
-            ("_pp", pairs * pairs),
-            ("_ns", n_tokens * seconds),
-            ("_ps", pairs * seconds),
-        ):
-            setattr(self, name, getattr(self, name) * KEPT + value * weight)
+        if n_tokens >= LEAST_TOKENS and seconds > 0:
+            # the weight: so that a step counts by what it computed, not by its square
+            self._compute.see(n_tokens, pairs, seconds, 1.0 / n_tokens)
+
+    def passed_over(self, tiers: Sequence[int]) -> None:
+        """Nothing was loaded from these, which had something: nothing new is known of them, and they are doubted."""
+        for tier in tiers:
+            self._loads[tier].doubt()
 
     def loaded(self, answer: Loaded) -> None:
         """A load has ended."""
         for tier, (n_bytes, busy_s) in enumerate(zip(answer.bytes, answer.busy_s, strict=False)):
             if n_bytes and busy_s > 0:
-                self._bytes[tier] = self._bytes[tier] * KEPT + n_bytes
-                self._busy_s[tier] = self._busy_s[tier] * KEPT + busy_s
+                self._loads[tier].see(n_bytes, 1.0, busy_s, 1.0 / n_bytes)

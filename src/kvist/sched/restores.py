@@ -239,6 +239,7 @@ class Restores:
         self._counters.found_tokens += choice.found_tokens - choice.base_tokens
         counter = {"load": "load_decisions", "part": "part_decisions", "recompute": "recompute_decisions"}[choice.what]
         setattr(self._counters, counter, getattr(self._counters, counter) + 1)
+        self.rates.passed_over(choice.passed_over)
 
     def void(self, tenant: str | None) -> None:
         """What loads of a tenant (None: of anybody) bring is not to be used: the cache was reset."""
@@ -273,13 +274,17 @@ class Restores:
         if now is None:
             self._send_back(seq)
 
+    def computed(self, seq: Sequence, start: int, end: int, seconds: float) -> None:
+        """A step of ``seconds`` computed tokens ``[start, end)`` of ``seq``."""
+        if seq.choice is not None:
+            self._counters.load_regret_s += seq.choice.computed(start, end, seconds)
+
     def _send_back(self, seq: Sequence) -> None:
-        """Nothing of the load can be used: ``seq`` waits again, and computes what it lacks."""
+        """Nothing of the load can be used: ``seq`` waits again, as urgent as it was, and computes what it lacks."""
         self._cache.release(seq.id, seq.tokens, seq.computed, publish=False)
         seq.computed = seq.entered = 0
         assert seq.state is State.RUNNING
-        self._roster.leave(seq)
-        self._roster.wait(seq)
+        self._roster.wait_again(seq)
         self._asked[seq.id] = MOST_ASKED
 
     def _note(self, seq: Sequence, loading: Loading, now: int, answer: Loaded) -> None:
@@ -300,5 +305,4 @@ class Restores:
         counters.unloaded_tokens += loading.wanted.end_tokens - now
         counters.failed_loads += now < loading.wanted.end_tokens
         if choice is not None:
-            choice.loaded_tokens, choice.took_s, choice.reason = gained, answer.seconds, answer.reason
-            counters.load_regret_s += choice.regret_s
+            counters.load_regret_s += choice.loaded(gained, answer.seconds, answer.reason)

@@ -74,6 +74,14 @@ class Roster:
         if not self.order.rank(seq)[0]:
             self.hurry(seq)
 
+    def wait_again(self, seq: Sequence) -> None:
+        """Put back ``seq``, which came to nothing: those who passed it count as before."""
+        overtaken, urgent = seq.turn.overtaken, seq.turn.urgent
+        self.wait(seq)
+        seq.turn.overtaken = overtaken
+        if urgent:
+            self.hurry(seq)
+
     def hurry(self, seq: Sequence) -> None:
         """Nobody else of its tenant is admitted before waiting ``seq``, and nobody at all in its tenant's turn."""
         if not seq.turn.urgent:

@@ -234,6 +234,8 @@ class Scheduler:
             pairs = sum(row.chunk_tokens * (row.start + row.n_tokens / 2) for row in flight.rows if not row.single)
             beside_s = self.pace.decode_step_s if flight.load.sequences else 0.0
             self.restores.rates.computed(chunk_tokens, pairs, seconds - beside_s)
+            for row in flight.rows:
+                self.restores.computed(row.seq, row.start, row.end, seconds)
 
     def fail(self, error: str) -> list[Event]:
         """The plan that is out was not done: what runs ends with ``error``, its blocks return; what waits goes on."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvist.sim.clock import Passing
 from kvist.step import StepPlan
-from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save
+from kvist.transfer import Drop, Dropped, Find, Found, Kept, Load, Loaded, Save, SavedBlock
 
 Cells = list[Any]
 Fault = Callable[[Load, int], str]
@@ -29,7 +29,8 @@ class PaperTier:
     latency_s: float = 1e-4
     most_records: int | None = None
     records: dict[bytes, tuple[str, Cells]] = field(default_factory=dict)
-    busy_until_s: float = 0.0
+    read_until_s: float = 0.0
+    written_until_s: float = 0.0
 
     def keep(self, record: bytes, tenant: str, cells: Cells) -> bool:
         """Store one record; when full the oldest goes. False when it was there."""
@@ -67,6 +68,7 @@ class PaperMover:
         self._read = read
         self._write = write
         self._due: list[_Due] = []
+        self._labels: dict[bytes, tuple[bytes, int, bytes]] = {}
         self._found: list[Found] = []
         self._loaded: list[Loaded] = []
         self._kept: list[Kept] = []
@@ -75,17 +77,18 @@ class PaperMover:
     def first(self, plan: StepPlan) -> None:
         """What comes before anything else of a plan."""
         for drop in plan.drops:
-            self._later(0, 0, lambda drop=drop: self._drop(drop))  # type: ignore[misc]
+            self._written(0, lambda drop=drop: self._drop(drop))  # type: ignore[misc]
         for save in plan.saves:
             self._save(save)
         for find in plan.finds:
-            self._later(None, 0, lambda find=find: self._find(find))  # type: ignore[misc]
+            at_s = self._clock.now() + self.tiers[0].latency_s
+            self._due.append(_Due(at_s, lambda find=find: self._find(find)))  # type: ignore[misc]
 
     def begin(self, loads: Sequence[Load]) -> None:
         """Start loads; their blocks were made fresh."""
         for load in loads:
             assert min(load.tiers) >= 0, "a load of what no tier has"
-            at_s = max(self._later(tier, load.tiers.count(tier)) for tier in set(load.tiers))
+            at_s = max(self._read_at(tier, load.tiers.count(tier)) for tier in set(load.tiers))
             begun_s = self._clock.now()
             self._due.append(_Due(at_s, lambda load=load, begun_s=begun_s: self._load(load, begun_s)))  # type: ignore[misc]
 
@@ -120,30 +123,43 @@ class PaperMover:
             self._due.remove(due)
             due.act()
 
-    def _later(self, tier: int | None, n_blocks: int, act: Callable[[], None] | None = None) -> float:
-        """When a tier will have moved ``n_blocks``, behind what it has to do already (None: asking takes no turn)."""
-        place, now = self.tiers[tier or 0], self._clock.now()
-        at_s = now + place.latency_s
-        if tier is not None:
-            at_s = max(now, place.busy_until_s) + place.latency_s + n_blocks * self._block_bytes / place.bytes_per_s
-            place.busy_until_s = at_s
-        if act is not None:
-            self._due.append(_Due(at_s, act))
-        return at_s
+    def _read_at(self, tier: int, n_blocks: int) -> float:
+        """When a tier will have read ``n_blocks`` more."""
+        place = self.tiers[tier]
+        begin_s = max(self._clock.now(), place.read_until_s)
+        place.read_until_s = begin_s + place.latency_s + n_blocks * self._block_bytes / place.bytes_per_s
+        return place.read_until_s
+
+    def _written(self, n_blocks: int, act: Callable[[], None]) -> None:
+        """``act`` once the first tier has written ``n_blocks`` more: saves and drops keep their order."""
+        place = self.tiers[0]
+        begin_s = max(self._clock.now(), place.written_until_s)
+        place.written_until_s = begin_s + place.latency_s + n_blocks * self._block_bytes / place.bytes_per_s
+        self._due.append(_Due(place.written_until_s, act))
 
     def _save(self, save: Save) -> None:
+        for block in save.blocks:
+            self._check(block)
         taken = [(b.record, self._read(b.block)) for b in save.blocks]
 
         def store() -> None:
             news = [sum(tier.keep(record, save.tenant, cells) for tier in self.tiers) > 0 for record, cells in taken]
             self._kept.append(Kept(save.id, sum(news), len(news) - sum(news), 0))
 
-        self._later(0, len(taken), store)
+        self._written(len(taken), store)
+
+    def _check(self, block: SavedBlock) -> None:
+        """A record always has the same parent, depth and tokens, and lies one below its parent."""
+        label = block.parent, block.depth, block.tokens
+        assert self._labels.setdefault(block.record, label) == label, "a record was given two labels"
+        above = self._labels.get(block.parent)
+        if block.depth and above is not None:
+            assert above[1] == block.depth - 1, f"depth {block.depth} below depth {above[1]}"
 
     def _find(self, find: Find) -> None:
         where = [next((i for i, t in enumerate(self.tiers) if r in t.records), -1) for r in find.records]
         now = self._clock.now()
-        queued = [max(0.0, t.busy_until_s - now) * t.bytes_per_s for t in self.tiers]
+        queued = [max(0.0, t.read_until_s - now) * t.bytes_per_s for t in self.tiers]
         self._found.append(Found(find.id, tuple(where), tuple(int(q) for q in queued)))
 
     def _load(self, load: Load, begun_s: float) -> None:

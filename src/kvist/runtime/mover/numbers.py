@@ -13,7 +13,7 @@ LOSSES: Final = ("full", "off", "timeout", "error", "queue_full", "dropped", "cl
 
 _NAMES: Final = (
     *("lookups", "lookup_records", "lookup_found", "lookup_timeouts", "lookup_errors", "lookup_busy_us"),
-    *("read_records", "read_bytes", "read_busy_us", "bounced_records"),
+    *("read_records", "read_bytes", "read_busy_us", "bounced_records", "second_reads"),
     *(f"miss_{reason}" for reason in MISSES),
     *("stored_records", "known_records", "written_bytes", "write_busy_us", "promoted_records", "promotions_lost"),
     *("deleted_records", "checked_records", "mismatched_records"),

@@ -61,8 +61,8 @@ class OpenLoad:
         return OpenLoad(ask, born, [False] * n, [""] * n, [0] * tiers, [0.0] * tiers)
 
     def fail(self, i: int, reason: str) -> None:
-        """Record ``i`` did not come."""
-        self.why[i] = reason
+        """Record ``i`` does not come. The first reason stays: it is of the tier that was said to have it."""
+        self.why[i] = self.why[i] or reason
         group = self.ask.records[i][GROUP_AT:]
         self.void_from[group] = min(i, self.void_from.get(group, i))
 
@@ -80,12 +80,13 @@ class OpenLoad:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """What one tier has to bring of a load: ``wanted`` are indices in the load, ``at`` the next of them.
+    """What one tier (its index) has to bring of a load: ``wanted`` are indices in the load, ``at`` the next of them.
 
     ``deadline`` is None until it begins. Once ``over`` nothing more is read for it.
     """
 
     load: OpenLoad
+    tier: int
     wanted: list[int]
     at: int = 0
     settled: int = 0

@@ -9,6 +9,8 @@ Who may write where, and for how long:
   copied into the block if the load is still open. A read that hangs there is left behind: its load is answered
   (``timeout``) when its time is over, and whatever the read still brings is thrown away.
 - While all of a tier's reading threads hang, what waits for that tier is answered at once, and finds pass it over.
+
+What a tier turns out not to have (any more, or whole) is asked of the slower ones, one after another.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from kvist.transfer import Load
 
 READ_BYTES: Final = 16 << 20
 """Asked of a tier in one call, where a record is not larger: a load that is cancelled stops after it."""
+
+ELSEWHERE: Final = ("missing", "damaged", "foreign")
+"""Answers about one record, after which another tier may have it (a tier that hangs or fails is another matter)."""
 
 GiveOn = Callable[[Lane, OpenLoad, Sequence[tuple[int, Label]]], None]
 """Takes verified records (index in the load, label) that lie in the pool, for other tiers. Called without the lock."""
@@ -63,22 +68,25 @@ class Reading:
     def begin(self, ask: Load) -> None:
         """Lock held."""
         load = OpenLoad.of(ask, self._desk.clock.now(), len(self.workers))
+        load.dropped.update(drop.ask.tenant for drop in self._desk.drops.values())
         self._desk.loads[ask.id] = load
-        for lane, worker in zip(self._desk.lanes, self.workers, strict=True):
+        for lane in self._desk.lanes:
             wanted = [i for i, tier in enumerate(ask.tiers) if tier == lane.index]
             if wanted:
-                part = Part(load, wanted)
-                load.parts.append(part)
-                lane.parts.append(part)
-                worker.add(part)
+                self._add(lane, Part(load, lane.index, wanted))
         assert sum(len(part.wanted) for part in load.parts) == len(ask.records), "a load names a tier that is not there"
         self.expire(load.born)
         self._desk.end_load(load)
 
+    def _add(self, lane: Lane, part: Part) -> None:
+        part.load.parts.append(part)
+        lane.parts.append(part)
+        self.workers[lane.index].add(part)
+
     def cancel(self, load: OpenLoad, reason: str = "cancelled") -> None:
         """Stop where it is; the answer comes when no thread can write any more. Lock held."""
         for part in list(load.parts):
-            lane = self._desk.lanes[load.ask.tiers[part.wanted[0]]]
+            lane = self._desk.lanes[part.tier]
             if part in self.workers[lane.index].queue:
                 self.workers[lane.index].queue.remove(part)
             self._give_up(lane, part, reason)
@@ -203,17 +211,37 @@ class Reading:
             numbers.add("bounced_records", hits)
         load.read_bytes[lane.index] += hits * self._desk.block_bytes
         load.busy_s[lane.index] += batch.seconds
+        elsewhere: list[int] = []
         for i, word in zip(batch.picks, got, strict=True):
             if word == "hit":
                 load.good[i] = True
             elif not part.over:
-                load.fail(i, word)
                 numbers.add(f"miss_{word}")
+                if word in ELSEWHERE:
+                    load.why[i] = load.why[i] or word
+                    elsewhere.append(i)
+                else:
+                    load.fail(i, word)
         if not part.over:
+            self._ask_slower(lane, load, elsewhere)
             part.settled += len(batch.picks)
             stop = next((word for word in got if word in ("timeout", "error")), None)
             if stop is not None:
                 self._give_up(lane, part, stop)
+
+    def _ask_slower(self, lane: Lane, load: OpenLoad, wanted: list[int]) -> None:
+        """Have what ``lane`` turned out not to have brought by the next tier that can be asked. Lock held."""
+        if not wanted:
+            return
+        now = self._desk.clock.now()
+        for slower in self._desk.lanes[lane.index + 1 :]:
+            worker = self.workers[slower.index]
+            if not (worker.closed or worker.hung(now)):
+                slower.numbers.add("second_reads", len(wanted))
+                self._add(slower, Part(load, slower.index, wanted))
+                return
+        for i in wanted:
+            load.fail(i, load.why[i])
 
     def _rows(self) -> npt.NDArray[np.uint8]:
         """Memory of this thread's own for one batch; not touched before it is needed. Raises ``CapacityError``."""

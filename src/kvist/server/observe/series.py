@@ -48,6 +48,7 @@ TIER_SERIES: Final = (
     _counter("tier_found", "Of these, records that it had", "tier"),
     _counter("tier_hits", "Records loaded from a tier, verified", "tier"),
     _counter("tier_misses", "Records that were to be loaded and were not", "tier", "reason"),
+    _counter("tier_second_reads", "Records asked of a tier because a faster one turned out not to have them", "tier"),
     _counter("tier_checks", "Records compared with what computing them gives (--tier-check)", "tier", "found"),
     _counter("tier_lost_saves", "Blocks that a tier did not take", "tier", "reason"),
     _gauge("tier_queued_bytes", "Bytes that wait to be read from a tier, or written to it", "tier", "direction"),

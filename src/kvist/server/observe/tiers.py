@@ -124,6 +124,7 @@ TIER_NUMBERS: Final[Mapping[str, Callable[[Numbers], list[Row]]]] = {
     "tier_found": _counted("lookup_found"),
     "tier_hits": _counted("read_records"),
     "tier_misses": _by_reason("miss_"),
+    "tier_second_reads": _counted("second_reads"),
     "tier_checks": _checks,
     "tier_lost_saves": _by_reason("lost_"),
     "tier_queued_bytes": _queues,
