@@ -4,7 +4,7 @@ import pytest
 
 from kvist.config import TierConfig
 from kvist.sim.tiers import PaperTier
-from paperwork import SLOW, B, Outcome, ask, drive, paper, same_as_alone, words
+from paperwork import SLOW, B, Outcome, ask, drive, paper, recorded, same_as_alone, words
 
 EAGER = TierConfig(load="always", min_tokens=1)
 
@@ -140,3 +140,36 @@ def test_nobody_is_given_up_while_what_is_being_loaded_holds_the_pool() -> None:
         drive(p, outcome=out)
         assert out.usage("long").output_tokens == B * 4 and out.usage("b").output_tokens == 3
         same_as_alone("full", out, [ask("b", prompt, 3)])
+
+
+def test_what_was_loaded_is_its_own_when_it_is_loaded_again() -> None:
+    """After a preemption the same tokens come once more: no second hit."""
+    disk, prompt = PaperTier("disk", 1e8, 1e-4), words(B * 6 + 2)
+    left_by(disk, ask("a", prompt, 1))
+    p = engine([disk])
+    scheduler, out = p.engine.scheduler, Outcome()
+    p.engine.add(ask("b", prompt, 6))
+    until(p, out, lambda: scheduler.running and scheduler.running[0].output_tokens == 2)
+    scheduler.preempt(scheduler.running[0].id)
+    scheduler.cache.reset()
+    drive(p, outcome=out)
+    counters = scheduler.counters
+    assert counters.loaded_tokens == 2 * B * 6 and counters.self_hit_tokens == B * 6 == counters.cached_tokens
+    assert out.usage("b").cached_tokens == B * 6 == out.usage("b").loaded_tokens
+    same_as_alone("full", out, [ask("b", prompt, 6)])
+
+
+def test_an_abort_tells_the_mover_that_nobody_waits() -> None:
+    disk, prompt = PaperTier("disk", 1e4, 1e-3), words(B * 6 + 2)
+    left_by(disk, ask("a", prompt, 1))
+    p = engine([disk])
+    letters = recorded(p)
+    scheduler, out = p.engine.scheduler, Outcome()
+    p.engine.add(ask("b", prompt, 6))
+    until(p, out, lambda: scheduler.restores.loading)
+    (load,) = [load.id for plan in letters.plans for load in plan.loads]
+    p.engine.add(ask("c", prompt, 6))
+    out.note(p.engine.abort("b"))
+    drive(p, outcome=out)
+    assert [id for plan in letters.plans for id in plan.cancels] == [load]
+    same_as_alone("full", out, [ask("c", prompt, 6)])
