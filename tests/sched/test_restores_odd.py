@@ -1,5 +1,7 @@
 """Moments in which something else happens to what is asked for, loaded or waits to be written."""
 
+from random import Random
+
 import pytest
 
 from kvist.config import TierConfig
@@ -173,3 +175,50 @@ def test_an_abort_tells_the_mover_that_nobody_waits() -> None:
     drive(p, outcome=out)
     assert [id for plan in letters.plans for id in plan.cancels] == [load]
     same_as_alone("full", out, [ask("c", prompt, 6)])
+
+
+def test_blocks_that_wait_are_written_whoever_holds_them_by_then() -> None:
+    """A prompt waits to be written while another that shares half of it divides its place in the tree."""
+    disk = PaperTier("disk", 1e9, 1e-5)
+    p = engine([disk], blocks=300, carry=TierConfig(when="back", load="always", min_tokens=1))
+    one = words(B * 6 + 2, 1)
+    two = (*one[: B * 3], *words(B * 3 + 2, 2))
+    out, done = Outcome(), lambda name: (name, 0) in out.last
+    p.engine.add(ask("busy", words(20, 3), 60))
+    p.engine.add(ask("a", one, 2))
+    until(p, out, lambda: done("a"))
+    p.engine.add(ask("b", two, 2))
+    until(p, out, lambda: done("b"))
+    assert not disk.records, "it was never quiet"
+    drive(p, outcome=out)
+    p.executor.mover.flush()
+    for name, prompt in (("c", one), ("d", two)):
+        assert drive(engine([disk]), ask(name, prompt, 1)).usage(name).loaded_tokens == B * 6
+
+
+@pytest.mark.parametrize("when", ["through", "back"])
+@pytest.mark.parametrize("least", [1, 64])
+def test_ancestors_are_written_first_and_none_is_left_out(when, least) -> None:
+    """Prompts that part ways within their first 64 tokens: what is below the least length lies on longer chains too."""
+    stem = words(B * 8, 9)
+    for seed in range(6):
+        rng = Random(seed)
+        disk = PaperTier("disk", 1e9, 1e-5)
+        p = engine([disk], blocks=400, carry=TierConfig(when=when, load="always", min_tokens=least))
+        letters = recorded(p)
+        prompts = [(*stem[: B * rng.randrange(6)], *words(rng.randrange(5, 90), 100 * seed + i)) for i in range(12)]
+        for i, prompt in enumerate(sorted(prompts, key=len)):
+            drive(p, ask(f"r{i}", prompt, 2))
+        p.executor.mover.flush()
+        seen = set()
+        for save in (save for plan in letters.plans for save in plan.saves):
+            for block in save.blocks:
+                assert not block.depth or block.parent in seen, "a record was sent before its parent, or without it"
+                seen.add(block.record)
+        q = engine([disk], blocks=400)
+        for i, prompt in enumerate(prompts):
+            whole = len(prompt) // B * B
+            if whole >= max(least, 2 * B):
+                q.engine.scheduler.cache.reset()
+                hit = drive(q, ask(f"q{i}", prompt, 1), audit=0).usage(f"q{i}").loaded_tokens
+                assert hit == min(whole, len(prompt) - 1)

@@ -128,8 +128,8 @@ class Offload:
         return block not in self._offered and self._long(node) and (node.hits > 0 or not self.rule.second_use)
 
     def _long(self, node: Node) -> bool:
-        least = self.rule.min_tokens
-        return node.end >= least or any(child.end >= least for child in node.children.values())
+        """Whether some chain that goes through this node is long enough. Nodes that are short themselves are few."""
+        return node.end >= self.rule.min_tokens or any(self._long(child) for child in node.children.values())
 
     def _due(self) -> bool:
         return self.rule.when == "through" or len(self._waiting) > self._most_waiting

@@ -29,6 +29,8 @@ class PaperTier:
     latency_s: float = 1e-4
     most_records: int | None = None
     records: dict[bytes, tuple[str, Cells]] = field(default_factory=dict)
+    labels: dict[bytes, tuple[bytes, int, bytes]] = field(default_factory=dict)
+    """Parent, depth and tokens of every record that was ever sent here."""
     read_until_s: float = 0.0
     written_until_s: float = 0.0
 
@@ -68,7 +70,6 @@ class PaperMover:
         self._read = read
         self._write = write
         self._due: list[_Due] = []
-        self._labels: dict[bytes, tuple[bytes, int, bytes]] = {}
         self._found: list[Found] = []
         self._loaded: list[Loaded] = []
         self._kept: list[Kept] = []
@@ -150,11 +151,10 @@ class PaperMover:
 
     def _check(self, block: SavedBlock) -> None:
         """A record always has the same parent, depth and tokens, and lies one below its parent."""
-        label = block.parent, block.depth, block.tokens
-        assert self._labels.setdefault(block.record, label) == label, "a record was given two labels"
-        above = self._labels.get(block.parent)
-        if block.depth and above is not None:
-            assert above[1] == block.depth - 1, f"depth {block.depth} below depth {above[1]}"
+        label, known = (block.parent, block.depth, block.tokens), self.tiers[0].labels
+        assert known.setdefault(block.record, label) == label, "a record was given two labels"
+        if block.depth and block.parent in known:
+            assert known[block.parent][1] == block.depth - 1, "a record does not lie one below its parent"
 
     def _find(self, find: Find) -> None:
         where = [next((i for i, t in enumerate(self.tiers) if r in t.records), -1) for r in find.records]
