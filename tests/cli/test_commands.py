@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from cache_kit import kvist as inside  # noqa: E402  (in this process, where torch is loaded already)
+
 from real_model import packaged  # noqa: E402
 
 FIELDS = {
@@ -67,17 +69,18 @@ def test_int8t_refuses_odd_head_dims_by_number(tmp_path, kv_format):
     (tmp_path / "config.json").write_text(json.dumps(NO_ROTATION))
     said = (f"kv_format='{kv_format}'", "rows of 21 numbers", "multiples of 2")
     for command in (("model", str(tmp_path)), ("generate", "x", "--model", str(tmp_path))):
-        one_line_error(kvist(*command, "--kv-format", kv_format), 2, *said)
+        one_line_error(inside(*command, "--kv-format", kv_format), 2, *said)
     with pytest.raises(BadValue) as error:
         load(tmp_path, BuildOptions(engine=EngineConfig(CacheConfig(format=kv_format))))
     assert all(part in str(error.value) for part in said)
     (tmp_path / "config.json").write_text(json.dumps(NO_ROTATION | {"head_dim": 22}))
-    assert kvist("model", str(tmp_path), "--kv-format", kv_format).returncode == 0
+    assert inside("model", str(tmp_path), "--kv-format", kv_format).returncode == 0
 
 
 def test_json_has_every_field_and_the_bytes_are_the_formulas():
     packaged()
-    done = kvist("generate", "One two three four", "--max-tokens", "40", "--temperature", "0", "--ignore-eos", "--json")
+    how = "--max-tokens 40 --temperature 0 --ignore-eos --json".split()
+    done = inside("generate", "One two three four", *how)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     out = json.loads(done.stdout)
@@ -97,11 +100,11 @@ def test_several_prompt_files_run_as_one_batch_a_line_each(tmp_path):
         file = tmp_path / f"{i}.txt"
         file.write_text(text)
         files += ["--prompt-file", str(file)]
-    done = kvist("generate", *files, "--max-tokens", "6", "--json", env={"KVIST_IGNORE_EOS": "1"})
+    done = inside("generate", *files, "--max-tokens", "6", "--json", env={"KVIST_IGNORE_EOS": "1"})
     assert done.returncode == 0, done.stderr
     lines = [json.loads(x) for x in done.stdout.splitlines()]
     assert [x["completion_tokens"] for x in lines] == [6, 6, 6]
-    plain = kvist("generate", *files, "--max-tokens", "6")
+    plain = inside("generate", *files, "--max-tokens", "6")
     assert len(plain.stdout.splitlines()) == 3
     assert plain.stderr.count("(equal)") == 3
 
@@ -109,7 +112,7 @@ def test_several_prompt_files_run_as_one_batch_a_line_each(tmp_path):
 def test_a_prompt_can_come_from_standard_input():
     packaged()
     done = kvist("generate", "-f", "-", "--max-tokens", "2", "--json", stdin="Hello")
-    assert json.loads(done.stdout)["prompt_tokens"] >= 1
+    assert json.loads(done.stdout)["prompt_tokens"] >= 1 and done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -144,43 +147,59 @@ def test_a_prompt_can_come_from_standard_input():
 )
 def test_wrong_calls_exit_with_2_and_one_line(args, parts):
     packaged()
-    one_line_error(kvist(*args), 2, *parts)
+    one_line_error(inside(*args), 2, *parts)
+
+
+@pytest.mark.parametrize(
+    "args,code,parts",
+    [
+        (["nonsense"], 2, ["nonsense"]),
+        (["generate", "x", "--dtype", "f8"], 2, ["dtype='f8'", "bf16"]),
+        (["generate", "x", "--logit-bias", "999999=5"], 2, ["999999", "49152"]),
+        (["generate", "x", "--model", "/no/such/model"], 1, ["does not exist"]),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) and x[0] == "generate" else "",
+)
+def test_one_refusal_of_each_kind_from_a_process_of_its_own(args, code, parts):
+    """By the command line's library, by an option, by the loaded model; and a failure that is no wrong call."""
+    packaged()
+    one_line_error(kvist(*args), code, *parts)
 
 
 def test_a_prompt_longer_than_the_context_says_both_numbers(tmp_path):
     packaged()
     file = tmp_path / "long.txt"
     file.write_text("word " * 9000)
-    one_line_error(kvist("generate", "-f", str(file), "--max-tokens", "4"), 2, "9001", "8192")
+    one_line_error(inside("generate", "-f", str(file), "--max-tokens", "4"), 2, "9001", "8192")
 
 
 def test_a_pool_too_small_for_the_prompt_says_how_much_is_needed(tmp_path):
     packaged()
     file = tmp_path / "p.txt"
     file.write_text("word " * 200)
-    one_line_error(kvist("generate", "-f", str(file), "--kv-blocks", "3"), 1, "7", "3")
+    one_line_error(inside("generate", "-f", str(file), "--kv-blocks", "3"), 1, "7", "3")
 
 
 def test_broken_models_exit_with_1(tmp_path):
     whole = packaged().read_bytes()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(whole[: len(whole) // 2])
-    one_line_error(kvist("generate", "x", "--model", str(cut)), 1, "cut.gguf")
+    one_line_error(inside("generate", "x", "--model", str(cut)), 1, "cut.gguf")
     junk = tmp_path / "junk.gguf"
     junk.write_bytes(b"not a model" * 100)
-    one_line_error(kvist("generate", "x", "--model", str(junk)), 1, "junk.gguf")
-    one_line_error(kvist("generate", "x", "--model", str(tmp_path / "none")), 1, "does not exist")
+    one_line_error(inside("generate", "x", "--model", str(junk)), 1, "junk.gguf")
+    one_line_error(inside("generate", "x", "--model", str(tmp_path / "none")), 1, "does not exist")
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "config.json").write_text(
         json.dumps({"model_type": "quantum_llm", "architectures": ["QuantumForCausalLM"]})
     )
-    one_line_error(kvist("generate", "x", "--model", str(folder)), 1, "quantum_llm", "known")
+    one_line_error(inside("generate", "x", "--model", str(folder)), 1, "quantum_llm", "known")
 
 
 def test_a_folder_with_one_gguf_file_is_that_file(tmp_path):
     (tmp_path / "model.gguf").symlink_to(packaged())
-    done = kvist("generate", "The capital of France is", "--max-tokens", "2", "--model", str(tmp_path), "--json")
+    done = inside("generate", "The capital of France is", "--max-tokens", "2", "--model", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["text"].startswith(" Paris")
 
@@ -191,10 +210,10 @@ def test_a_folder_without_a_tokenizer_says_what_was_looked_for(tmp_path):
 
     folder = tmp_path / "tiny"
     shutil.copytree(tiny("llama", tmp_path / "made").folder, folder)
-    one_line_error(kvist("generate", "x", "--model", str(folder)), 1, "tokenizer.json")
+    one_line_error(inside("generate", "x", "--model", str(folder)), 1, "tokenizer.json")
     weights = next(folder.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-100])
-    one_line_error(kvist("generate", "x", "--model", str(folder)), 1)
+    one_line_error(inside("generate", "x", "--model", str(folder)), 1)
 
 
 def test_flags_win_over_the_environment_over_the_file(tmp_path):
@@ -202,13 +221,13 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path):
     config = tmp_path / "kvist.toml"
     config.write_text('max_tokens = 3\nkv_format = "f32"\nignore_eos = true\n')
     env = {"KVIST_CONFIG": str(config)}
-    assert json.loads(kvist("generate", "Hi", "--json", env=env).stdout)["completion_tokens"] == 3
+    assert json.loads(inside("generate", "Hi", "--json", env=env).stdout)["completion_tokens"] == 3
     env["KVIST_MAX_TOKENS"] = "4"
-    out = json.loads(kvist("generate", "Hi", "--json", env=env).stdout)
+    out = json.loads(inside("generate", "Hi", "--json", env=env).stdout)
     assert (out["completion_tokens"], out["kv_format"]) == (4, "f32")
-    assert json.loads(kvist("generate", "Hi", "--json", "--max-tokens", "5", env=env).stdout)["completion_tokens"] == 5
+    assert json.loads(inside("generate", "Hi", "--json", "--max-tokens", "5", env=env).stdout)["completion_tokens"] == 5
     config.write_text("max_tokns = 3\n")
-    one_line_error(kvist("generate", "Hi", env=env), 2, "max_tokns", "max_tokens")
+    one_line_error(inside("generate", "Hi", env=env), 2, "max_tokns", "max_tokens")
 
 
 def test_chat_continues_on_the_cache_forks_and_takes_back():
@@ -245,7 +264,7 @@ def test_model_shows_bytes_per_token_as_table_and_json():
     assert table.returncode == 0 and "llama" in table.stdout.lower()
     out = json.loads(kvist("model", "--json").stdout)
     assert "23040" in json.dumps(out)
-    one_line_error(kvist("model", "/no/such/model"), 1, "does not exist")
+    one_line_error(inside("model", "/no/such/model"), 1, "does not exist")
 
 
 def test_help_is_quick_and_complete():

@@ -19,7 +19,9 @@ def server():
 
 def post(server, path="/v1/messages", **changes):
     body = {"model": "tiny", "max_tokens": 5, "messages": HI, **changes}
-    return httpx.post(server.url + path, json={k: v for k, v in body.items() if v is not ...}, timeout=20)
+    given = {k: v for k, v in body.items() if v is not ...}
+    # Nothing is encrypted here, and to read all certificates takes 20 ms a call.
+    return httpx.post(server.url + path, json=given, timeout=20, verify=False)
 
 
 def user(*blocks):

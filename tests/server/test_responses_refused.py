@@ -17,7 +17,9 @@ def server():
 
 def post(server, **changes):
     body = {"model": "tiny", "input": "hi", "max_output_tokens": 5, **changes}
-    return httpx.post(server.url + "/v1/responses", json={k: v for k, v in body.items() if v is not ...}, timeout=20)
+    given = {k: v for k, v in body.items() if v is not ...}
+    # Nothing is encrypted here, and to read all certificates takes 20 ms a call.
+    return httpx.post(server.url + "/v1/responses", json=given, timeout=20, verify=False)
 
 
 def call(**changes):

@@ -134,5 +134,6 @@ class Client:
     def forget_pool(self):
         """Empty the pool alone, once the tiers have what they are to keep."""
         self.settled()
+        assert self.server.service.served.places.flush(10)
         time.sleep(0.05)
         self.server.service._engine_loop.call(lambda engine: engine.scheduler.cache.reset()).result(10)
