@@ -46,7 +46,9 @@ DOORS = {
     },
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
-        "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books", "matrix",
+        "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books",
+        "codec.base", "codec.calibrate", "codec.calibration", "codec.calibration_file", "codec.distortion",
+        "codec.registry", "matrix",
         "native_module", "ops.base", "ops.registry", "packing", "program",
     },
     "runtime": {"ask", "build", "llm", "answer", "packaged", "places", "store", "swap", "grammar"},
