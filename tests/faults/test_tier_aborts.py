@@ -1,0 +1,118 @@
+"""F033: requests that end while their copies are on the way; what is let go is poisoned, and nothing of it is used."""
+
+from random import Random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tier_truth import Poison, TornTier, check_all_records, check_at_rest, marked, settle  # noqa: E402
+from tiny_engine import B, ask, engine, run  # noqa: E402
+
+from kvist.cache.keys import pack_tokens  # noqa: E402
+from kvist.sched.sequence import State  # noqa: E402
+
+STAGES = ("queued", "prefill", "decode", "offloading", "restoring")
+COPY_S = 0.2
+OPEN = 10
+"""Requests that are in the engine at a time: more than run at once, so that some are queued."""
+
+
+PATIENCE = {"queued": 20, "prefill": 3, "decode": 60, "offloading": 20, "restoring": 40}
+"""Steps in its stage after which a request is aborted, at most."""
+
+
+class Crowd:
+    """Requests that are each to be aborted at the stage they were given; ``ended`` counts last events.
+
+    ``todo``: the stages of those to come. One that ended by itself before is made anew.
+    """
+
+    def __init__(self, eng, tier, stems, rng):
+        self.eng, self.tier, self.stems, self.rng = eng, tier, stems, rng
+        self.todo = [stage for stage in STAGES for _ in range(20)]
+        rng.shuffle(self.todo)
+        self.live, self.left, self.ended = {}, {}, {}
+        self.aborted = dict.fromkeys(STAGES, 0)
+        self.made = 0
+
+    def add(self):
+        self.made += 1
+        stage = self.todo.pop()
+        fresh = marked(3 + self.made % 64, self.rng.randrange(3 * B, 8 * B), self.rng)
+        prompt = fresh if stage != "restoring" else (*self.rng.choice(self.stems), *fresh[:9])
+        request = ask(f"r{self.made}", prompt, 120)
+        (seq,) = self.eng.add(request)
+        self.live[request.id] = (stage, seq, prompt)
+        self.left[request.id] = self.rng.randrange(PATIENCE[stage])
+
+    def stands(self, seq, prompt):
+        """The stages that a sequence is in now."""
+        found = self.eng.scheduler.sequence(seq)
+        if found is None:
+            return set()
+        if found.state is State.WAITING:
+            return {"queued"}
+        if found.load is not None:
+            return {"restoring"}
+        here = {"decode" if found.output_tokens else "prefill"}
+        data = pack_tokens(prompt)
+        own = {data[at : at + 4 * B] for at in range(0, len(data) - 4 * B + 1, 4 * B)}
+        return here | ({"offloading"} if own & self.tier.putting else set())
+
+    def note(self, events):
+        for event in events:
+            if event.finish_reason:
+                self.ended[event.request] = self.ended.get(event.request, 0) + 1
+                stage = self.live.pop(event.request)[0]
+                if event.finish_reason == "abort":
+                    self.aborted[stage] += 1
+                else:
+                    assert event.finish_reason == "length"
+                    self.todo.append(stage)
+
+    def abort_some(self):
+        for name, (stage, seq, prompt) in list(self.live.items()):
+            if stage in self.stands(seq, prompt):
+                self.left[name] -= 1
+                if self.left[name] < 0:
+                    self.note(self.eng.abort(name))
+                    assert name not in self.live
+
+
+def test_f033_a_hundred_requests_aborted_at_any_stage():
+    rng = Random(33)
+    tier = TornTier(delay_s=lambda: 0.0)
+    eng = engine("llama", tiers=(tier,), blocks=60, budget=32, sequences=5)
+    stems = [marked(3 + i, 5 * B, rng) for i in range(24)]
+    run(eng, [ask(f"stem{i}", stem, 1) for i, stem in enumerate(stems)], one_by_one=True)
+    settle(eng)
+    tier.delay_s, eng.executor._mover._writing._linger_s = (lambda: COPY_S), 0.0
+    poison, crowd = Poison(eng), Crowd(eng, tier, stems, rng)
+    while crowd.todo or crowd.live:
+        assert crowd.made < 400, f"they end before they are aborted: {crowd.aborted}"
+        while crowd.todo and len(crowd.live) < OPEN:
+            crowd.add()
+        crowd.abort_some()
+        crowd.note(eng.step())
+        poison.look()
+    assert crowd.aborted == dict.fromkeys(STAGES, 20)
+    assert len(crowd.ended) == crowd.made and set(crowd.ended.values()) == {1}
+    settle(eng)
+    poison.look()
+    check_at_rest(eng)
+    assert poison.blocks > 50 and poison.slots > 100 and eng.executor.counters["tier_disk_miss_cancelled"] > 0
+    stored, compared = check_all_records(tier, "llama")
+    assert stored == compared > 150
+    later = [
+        ask(f"later{i}", (*stem[: rng.randrange(2 * B, 5 * B)], *range(70, 80)), 8) for i, stem in enumerate(stems)
+    ]
+    reference = run(engine("llama", reuse=False, attention="reference", budget=512), later, one_by_one=True)
+    tier.delay_s = lambda: 0.0
+    got = run(eng, later)
+    assert {name: out.tokens for name, out in got.items()} == {name: out.tokens for name, out in reference.items()}
+    assert eng.scheduler.counters.loaded_tokens > 0
+    settle(eng)
+    check_at_rest(eng)
+    poison.look()
