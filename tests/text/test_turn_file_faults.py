@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from turn_file_kit import again, attached, holds, talk
 
-from kvist.text import turn_file, turn_place, turn_rows
+from kvist.text import turn_file, turn_rows
 from kvist.text.turn_rows import Seal, TurnRows
 
 
@@ -24,6 +24,12 @@ def path(tmp_path):
 def soon(monkeypatch):
     monkeypatch.setattr(turn_file, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(turn_rows, "BUSY_S", 0.1)
+
+
+def removed(path):
+    """The file with its log, and what was put aside."""
+    for name in path.parent.glob(f"{path.name}*"):
+        name.unlink()
 
 
 def faulty(path, condition, match, caplog):
@@ -40,19 +46,22 @@ def faulty(path, condition, match, caplog):
 @pytest.mark.parametrize(
     "content", [b"notes of somebody", b"SQLite format 3\0" + bytes(200), b"x"], ids=["text", "sqlite", "short"]
 )
-def test_a_foreign_file_is_left_alone(path, content, caplog):
+def test_what_is_no_file_of_ours_is_put_aside(path, content, caplog):
+    """It has our name in our folder: damaged, as far as anybody can tell."""
     path.write_bytes(content)
-    _, file = faulty(path, "off", "left alone", caplog)
-    file.forget("me")
-    assert not file.flush(0.05), "what could not be removed is not said to be"
+    _, file = faulty(path, "ok", "", caplog)
     file.close()
-    assert path.read_bytes() == content and os.listdir(path.parent) == [path.name]
+    assert path.with_name("turns.db.damaged-1").read_bytes() == content and len(again(path)) == 3
+    assert [r.getMessage().count("turns.db.damaged-1") for r in caplog.records] == [1]
 
 
 def test_a_foreign_database_and_another_version_are_left_alone(path, caplog):
     with closing(sqlite3.connect(path)) as db:
         db.executescript("create table mine (x); pragma user_version = 1;")
-    faulty(path, "off", "is not a file of kept answers", caplog)[1].close()
+    _, file = faulty(path, "off", "is not a file of kept answers", caplog)
+    file.forget("me")
+    assert not file.flush(0.05), "what could not be removed is not said to be"
+    file.close()
     path.unlink()
     attached(path)[1].close()
     with closing(sqlite3.connect(path)) as db:
@@ -88,6 +97,62 @@ def test_a_damaged_file_of_ours_is_begun_anew(path, caplog):
     store, file = faulty(path, "ok", "", caplog)
     file.close()
     assert "was damaged" in caplog.text and len(again(path)) == 3
+    aside = path.with_name("turns.db.damaged-1")
+    assert aside.stat().st_size == len(whole) and aside.stat().st_mode & 0o077 == 0
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+    faulty(path, "ok", "", caplog)[1].close()
+    assert not aside.exists() and path.with_name("turns.db.damaged-2").exists(), "the newest is kept"
+
+
+@pytest.mark.parametrize("at", [0, 7, 17, 62, 68, 70])
+def test_a_damaged_beginning_is_damage(path, caplog, at):
+    """Whatever says whose file it is."""
+    store, file = attached(path)
+    talk(store, b"a", 3)
+    file.close()
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 0x40
+    path.write_bytes(raw)
+    faulty(path, "ok", "", caplog)[1].close()
+    assert path.with_name("turns.db.damaged-1").read_bytes() == raw and len(again(path)) == 3
+
+
+def test_damage_found_while_writing_is_put_aside_each_time(path, monkeypatch, caplog):
+    """As long as a write went through in between: a place that damages everything is not tried for ever."""
+    real, faults = TurnRows.write, [1, 0, 1, 0, 1, 1, 1]
+
+    def write(self, *args):
+        if faults and faults.pop(0):
+            error = sqlite3.DatabaseError("database disk image is malformed")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        return real(self, *args)
+
+    monkeypatch.setattr(TurnRows, "write", write)
+    store, file = attached(path)
+    with caplog.at_level(logging.WARNING, "kvist.text"):
+        for turn in range(3):
+            talk(store, b"%d" % turn, 1)
+            assert file.flush(5)
+    file.close()
+    said = [r.getMessage() for r in caplog.records]
+    assert sum("was damaged" in line for line in said) == 3 and sum("read-only" in line for line in said) == 1
+    assert [p.name for p in path.parent.glob("*.damaged-?")] == ["turns.db.damaged-3"] and file.condition == "ok"
+
+
+def test_whoever_is_forgotten_is_forgotten_there_too(path):
+    store, file = attached(path)
+    talk(store, b"a", 3, "me")
+    file.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    store, file = attached(path)
+    talk(store, b"b", 3, "you")
+    assert file.flush(5) and path.with_name("turns.db.damaged-1").exists()
+    file.forget("me")
+    assert file.flush(5) and not list(path.parent.glob("*damaged*"))
+    file.close()
 
 
 def test_whatever_byte_changes_no_wrong_id_comes_back(path):
@@ -99,7 +164,7 @@ def test_whatever_byte_changes_no_wrong_id_comes_back(path):
     file.close()
     whole, draw, survived = path.read_bytes(), random.Random(3), 0
     for at in [*range(100, 400, 7), *(draw.randrange(len(whole)) for _ in range(250))]:
-        turn_place.cleared(path)
+        removed(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
         store, file = attached(path)
         found = {key: store.get(key) for key in told}
@@ -118,7 +183,7 @@ def test_cut_off_anywhere_it_is_begun_anew_or_left(path):
     file.close()
     whole = path.read_bytes()
     for length in (0, 1, 50, 99, 100, 101, 4095, 4096, 4097, len(whole) - 1):
-        turn_place.cleared(path)
+        removed(path)
         path.write_bytes(whole[:length])
         store, file = attached(path)
         assert all(not store.get(key) or [*store.get(key).ids] == ids for key, (ids, _) in told.items())
@@ -157,7 +222,7 @@ def test_a_file_that_is_removed_is_begun_again(path):
     store, file = attached(path)
     told = talk(store, b"a", 2)
     assert file.flush(5)
-    turn_place.cleared(path)
+    removed(path)
     more = talk(store, b"b", 2)
     assert file.flush(5) and file.condition == "ok"
     file.close()

@@ -115,7 +115,7 @@ def test_others_go_on_while_one_writes(tmp_path):
 def test_a_busy_index_is_a_timeout(tmp_path):
     one, two = opened(tmp_path / "c"), opened(tmp_path / "c")
     put(one, chain("a", 5))
-    with one._access.current().write(1.0):
+    with one._now.access.current().write(1.0):
         assert two.put_many(chain("b", 5), timeout_s=0.2) == ["timeout"] * 5
         assert get(two, chain("a", 5)) == (["hit"] * 5, True), "readers do not wait"
         assert two.usage().condition == "ok"

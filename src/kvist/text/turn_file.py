@@ -11,7 +11,7 @@ import threading
 from pathlib import Path as File
 from typing import Final, Literal
 
-from kvist.text.turn_place import DAMAGED, Refused, cleared
+from kvist.text.turn_place import Refused, forget_aside, is_damage, put_aside
 from kvist.text.turn_rows import Seal, TurnRows
 from kvist.text.turn_store import Path, TurnStore
 from kvist.text.turn_waiting import bytes_of, remember, restored, without
@@ -162,6 +162,7 @@ class TurnFile:
                 self._rows = TurnRows(*self._how)
             if self._rows.read_only:
                 raise PermissionError(f"{self._path} cannot be written to")
+            forget_aside(self._path, owners)
             now = self._rows.write(paths.values(), self._row_of, owners)
         except Refused as error:
             self._say("off", str(error))
@@ -171,23 +172,22 @@ class TurnFile:
             return self._failed(error) and self._write(paths, owners)
         remember(self._row_of, now, MOST_ROWS)
         self.written += len(paths)
+        self._mended = False
         self._say("ok", "")
         return True
 
     def _failed(self, error: Exception) -> bool:
-        """Say what happened; True when the file was damaged and a new one may be begun: once in a life."""
+        """Say what happened; True when the file was damaged and a new one may be begun: not twice without a write."""
         opened = self._rows is not None
         self._let_go()
-        if self._mended or getattr(error, "sqlite_errorcode", None) not in DAMAGED:
+        if self._mended or not is_damage(error):
             self._say("read-only" if opened else "off", f"{self._path}: {error}")
             return False
         self._mended = True
         self._row_of.clear()
-        if trouble := cleared(self._path):
-            self._say("off", f"{self._path} is damaged ({error}) and cannot be removed: {trouble}")
-            return False
-        _log.warning("%s was damaged (%s): a new one is begun", self._path, error)
-        return True
+        if trouble := put_aside(self._path, error):
+            self._say("off", trouble)
+        return not trouble
 
     def _let_go(self) -> None:
         if self._rows is not None:

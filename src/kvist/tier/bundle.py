@@ -22,13 +22,13 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import xxhash
 
 from kvist.errors import BadValue, StateError, UsageError
 from kvist.ids import RECORD_ID_BYTES, RecordId
-from kvist.tier.base import Label, Tier
+from kvist.tier.base import Got, Label
 from kvist.tier.envelope import Header, digest_of, write_header
 from kvist.tier.private_file import sync_folder
 
@@ -43,6 +43,22 @@ MAX_NAME_CHARS: Final = 100
 MAX_NAME_BYTES: Final = 200
 
 _PART: Final = (".bundle-", ".part")
+
+
+class Source(Protocol):
+    """Where records are read from: a tier, a tenant's view of one, or several of them as one."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    def get_many_into(
+        self, ids: Sequence[RecordId], buffers: Sequence[memoryview], *, timeout_s: float
+    ) -> list[tuple[Got, Label | None]]:
+        """As a tier's."""
+        ...
+
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -101,7 +117,7 @@ def safe_name(name: str) -> str:
 
 def write_bundle(
     path: Path,
-    tier: Tier,
+    tier: Source,
     ids: Sequence[RecordId],
     about: Mapping[str, Any],
     *,

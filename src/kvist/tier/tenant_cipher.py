@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from kvist.errors import KvistError
 from kvist.ids import RECORD_ID_BYTES, RecordId
 from kvist.tier.base import Label
+from kvist.tier.damage import Damage
 from kvist.tier.envelope import MAX_TENANT_BYTES, Damaged
 from kvist.tier.keyring import Keyring, aes_gcm
 
@@ -147,14 +148,18 @@ class Ciphers:
     """The ciphers of a keyring's tenants, looked up anew each time. Raises nothing: ``trouble`` says what is wrong."""
 
     def __init__(self, keyring: Keyring, name: str) -> None:
-        self.damaged = 0
-        """Seals that did not agree."""
+        self._damage = Damage(f"tier {name}", "their seals do not agree, so something changes what lies there")
         self.scratch = Scratch()
         self._keyring = keyring
         self._name = name
         self._made: dict[str, TenantCipher] = {}
         self._troubles = {"read": "", "written": ""}
         self._lock = threading.Lock()
+
+    @property
+    def damaged(self) -> int:
+        """Seals that did not agree."""
+        return self._damage.records
 
     @property
     def trouble(self) -> str:
@@ -181,8 +186,7 @@ class Ciphers:
 
     def count_damaged(self) -> None:
         """A seal did not agree."""
-        with self._lock:
-            self.damaged += 1
+        self._damage.found(1)
 
     def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
         """The keyring's answer, None where it raises. Logged when that begins and when it ends."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kvist.cli.cache.place import Place
 from kvist.tier.base import Entry, Tier, Usage
+from kvist.tier.disk.folder import RESERVE_HINT
+from kvist.tier.seal import looks_sealed
+from kvist.units import format_bytes
+
+WRITTEN: Final = re.compile(r"kvist-cache\.lock|index\.db(-wal|-shm)?|slab-\d+-\d+\.kvs")
+"""What a server must be able to write to."""
 
 BLOCK_BYTES = 512
 """What ``st_blocks`` counts in."""
@@ -37,6 +44,8 @@ class Facts:
     free_bytes: int | None
     origins: list[Share] | None
     tenants: list[Share] | None
+    sealed_records: int | None
+    plain_records: int | None
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -59,6 +68,8 @@ class Facts:
             "free_bytes": self.free_bytes,
             "reserve_bytes": place.reserve_bytes if place.folder else None,
             "sealed": place.sealed,
+            "sealed_records": self.sealed_records,
+            "plain_records": self.plain_records,
             "foreign_files": usage.foreign_files,
             "damaged_records": usage.damaged_records,
             "evicted_records": usage.evicted_records,
@@ -75,17 +86,21 @@ def _listed(what: str, shares: list[Share] | None) -> list[dict[str, Any]] | Non
 
 def gather_facts(place: Place, tier: Tier, *, count: bool) -> Facts:
     """Ask the tier. ``count``: walk over all records for origins and tenants."""
-    origins = tenants = None
+    origins = tenants = sealed = plain = None
     if count:
-        origins, tenants = shares(tier.list())
+        entries = list(tier.list())
+        origins, tenants = shares(entries)
+        sealed = sum(map(looks_sealed, entries))
+        plain = len(entries) - sealed
     usage = tier.usage()
     condition, reason, on_disk, free = str(usage.condition), usage.reason, None, None
     if place.folder is not None:
-        condition, reason = _condition(place.folder)
         on_disk, free = on_disk_bytes(place.folder), _free_bytes(place.folder)
+        condition, reason = _condition(place, place.folder)
         if condition == "ok" and free < place.reserve_bytes:
-            reason = "its filesystem has less free than the reserve: nothing new is taken, only replaced"
-    return Facts(place, tier.name, condition, reason, usage, on_disk, free, origins, tenants)
+            reserve = f"{format_bytes(free)} are free, less than the reserve of {format_bytes(place.reserve_bytes)}"
+            reason = f"{reserve}: what is new only takes the place of what is old; {RESERVE_HINT}"
+    return Facts(place, tier.name, condition, reason, usage, on_disk, free, origins, tenants, sealed, plain)
 
 
 def shares(entries: Iterable[Entry]) -> tuple[list[Share], list[Share]]:
@@ -104,11 +119,18 @@ def shares(entries: Iterable[Entry]) -> tuple[list[Share], list[Share]]:
     return ordered(origins), ordered(tenants)
 
 
-def _condition(folder: Path) -> tuple[str, str]:
-    """A folder that is only looked into does not say whether it could be written to."""
-    if os.access(folder, os.W_OK | os.X_OK):
-        return "ok", ""
-    return "read-only", "this user or this filesystem cannot write to it"
+def _condition(place: Place, folder: Path) -> tuple[str, str]:
+    """A folder that is only looked into does not say whether it could be written to: what a server would find."""
+    if place.read_only:
+        return "read-only", "read_only=on was given"
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "read-only", "its filesystem is mounted to read only"
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return "read-only", f"this user ({os.geteuid()}) cannot write to the folder"
+    for name in sorted(os.listdir(folder)):
+        if WRITTEN.fullmatch(name) and not os.access(folder / name, os.W_OK, effective_ids=True):
+            return "read-only", f"this user ({os.geteuid()}) cannot write to {name}"
+    return "ok", ""
 
 
 def on_disk_bytes(folder: Path) -> int:

@@ -159,9 +159,13 @@ def verify(params: Mapping[str, Any]) -> int:
             f" {report['damaged']:,} damaged{' and removed' if report['removed'] else kept},"
             f" {report['unreadable']:,} unreadable, {report['foreign_files']:,} foreign files left alone"
         )
+        for name, n in report["damaged_in"].items():
+            print(f"damaged: {counted(n, 'record')} in {name}")
+        for lost in report["lost_with"]:
+            print(f"lost: {lost['what']}")
         if report["missing"]:
             print(f"{report['missing']:,} went away while they were being read")
-    return int(report["damaged"] + report["unreadable"] > 0)
+    return int(report["damaged"] + report["unreadable"] + report["lost"] > 0)
 
 
 def _verify_folder(place: Place) -> dict[str, Any]:
@@ -175,6 +179,9 @@ def _verify_folder(place: Place) -> dict[str, Any]:
         "records": found.records,
         "good": good,
         "damaged": found.damaged,
+        "damaged_in": dict(found.damaged_in),
+        "lost": sum(one.records for one in found.lost),
+        "lost_with": [{"file": one.file, "records": one.records, "what": str(one)} for one in found.lost],
         "removed": usage.condition == "ok",
         "missing": found.missing,
         "unreadable": found.unreadable,
@@ -202,6 +209,9 @@ def _verify_other(place: Place) -> dict[str, Any]:
         "records": len(entries),
         "good": count["hit"],
         "damaged": count["damaged"],
+        "damaged_in": {},
+        "lost": 0,
+        "lost_with": [],
         "removed": True,
         "missing": count["missing"],
         "unreadable": count["foreign"] + count["timeout"] + count["error"],

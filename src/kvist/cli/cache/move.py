@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kvist.cli.cache.bar import byte_bar
-from kvist.cli.cache.chains import TOKEN_BYTES, Book
-from kvist.cli.cache.opening import NO_BOUND, changed, check_cache, looked_into, unsealed
-from kvist.cli.cache.place import place_of
+from kvist.cli.cache.chains import TOKEN_BYTES
+from kvist.cli.cache.opening import NO_BOUND, changed, check_cache, unsealed
+from kvist.cli.cache.place import place_of, places_of
+from kvist.cli.cache.several import all_looked_into
 from kvist.cli.cache.tables import clean, counted
 from kvist.cli.cache.tidy import ORIGIN_BYTES
 from kvist.errors import BadValue, StateError, UsageError
@@ -21,22 +22,20 @@ from kvist.units import format_bytes
 
 
 def export(params: Mapping[str, Any]) -> None:
-    """One chain into a file: wholly or not at all."""
+    """One chain into a file: wholly or not at all. Each record from the first tier of the config that has it."""
     from kvist.tier.bundle import write_bundle
 
-    place, file = place_of(params), Path(params["file"])
+    file = Path(params["file"])
     _check_file(file, params["force"])
-    with looked_into(place) as tier:
-        source = unsealed(tier, place) if place.sealed else None
-        book = Book((source or tier).list())
-        path = book.whole_path(book.find(params["id"]))
+    with all_looked_into(places_of(params)) as shelf:
+        path = shelf.book.whole_path(shelf.book.find(params["id"]))
         sizes = sorted({entry.data_bytes for entry in path})
         if len(sizes) > 1:
             raise UsageError(f"the chain has records of {len(sizes)} sizes", remedy="export a chain of one model")
-        view = source.view(path[-1].label.tenant) if source else tier
         about = _about(path)
         with byte_bar("exporting") as bar:
             ids = [entry.label.id for entry in path]
+            view = shelf.view(path[-1].label.tenant)
             done = write_bundle(file, view, ids, about, record_bytes=sizes[0], on_progress=bar)
     if params["as_json"]:
         print(json.dumps({"file": str(file), **_summary(done)}, ensure_ascii=False))

@@ -31,6 +31,7 @@ class Place:
     size_bytes: int | None
     reserve_bytes: int
     sync: bool
+    read_only: bool
     keyring: Path | None
     key: str | None
 
@@ -55,10 +56,7 @@ def place_of(params: Mapping[str, Any]) -> Place:
 
     Raises ``UsageError`` and ``BadValue``.
     """
-    merged = merge(params, OPTIONS_HERE)
-    listed: Sequence[str] = merged["tier"][0] if "tier" in merged else ()
-    key: str | None = merged["tier_key"][0] if "tier_key" in merged else None
-    known = [place_url(text) for text in listed]
+    known, key = _configured(params)
     named = params.get("place")
     if named is None:
         usable = [url for url in known if not url.startswith("ram:")]
@@ -75,6 +73,26 @@ def place_of(params: Mapping[str, Any]) -> Place:
     if url.startswith("ram:"):
         raise BadValue("place", url, "a place that outlives its server", remedy="ask the server itself: GET /metrics")
     return _place(url, key, known)
+
+
+def places_of(params: Mapping[str, Any]) -> list[Place]:
+    """PLACE first; and where it is one of the tiers of ``KVIST_TIER`` or the config file, the others by their speed.
+
+    Raises ``UsageError`` and ``BadValue``.
+    """
+    named = place_of(params)
+    known, key = _configured(params)
+    others = [_place(url, key, known) for url in known if not url.startswith("ram:")]
+    mine = [other for other in others if (other.folder or other.url) == (named.folder or named.url)]
+    return [named, *(other for other in others if other not in mine)] if mine else [named]
+
+
+def _configured(params: Mapping[str, Any]) -> tuple[list[str], str | None]:
+    """Tiers and the key's file, of the flags, the environment and the config file."""
+    merged = merge(params, OPTIONS_HERE)
+    listed: Sequence[str] = merged["tier"][0] if "tier" in merged else ()
+    key: str | None = merged["tier_key"][0] if "tier_key" in merged else None
+    return [place_url(text) for text in listed], key
 
 
 def _url_of(text: str) -> str:
@@ -99,7 +117,7 @@ def _folder(url: str) -> Path | None:
 
 def _place(url: str, key: str | None, known: Sequence[str]) -> Place:
     folder = _folder(url)
-    size, reserve, sync = None, GIB, True
+    size, reserve, sync, read_only = None, GIB, True, False
     if folder is not None:
         rest, _, query = url.partition(":")[2].partition("?")
         try:
@@ -109,8 +127,8 @@ def _place(url: str, key: str | None, known: Sequence[str]) -> Place:
         said.refuse_options_but("size", "reserve", "sync", "read_only")
         given = said.bytes("size", FOLDER_BYTES)
         size = given if "size" in said.options and given != FOLDER_BYTES else None
-        reserve, sync = said.bytes("reserve", GIB), said.flag("sync", default="on")
-    return Place(url, folder, size, reserve, sync, _keyring_path(url, key, known), key)
+        reserve, sync, read_only = said.bytes("reserve", GIB), said.flag("sync", default="on"), said.flag("read_only")
+    return Place(url, folder, size, reserve, sync, read_only, _keyring_path(url, key, known), key)
 
 
 def _keyring_path(url: str, key: str | None, known: Sequence[str]) -> Path | None:

@@ -62,7 +62,7 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         rows += [
             ("on disk", f"{format_bytes(facts.on_disk_bytes)}, index and free slots included"),
             ("reserve", f"{format_bytes(place.reserve_bytes)} stay free ({format_bytes(facts.free_bytes)} are)"),
-            ("sealed", "yes: each tenant's records with a key of his own" if place.sealed else "no"),
+            ("sealed", _sealed(facts)),
         ]
     return [
         *rows,
@@ -70,6 +70,21 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
         ("damaged", f"{counted(usage.damaged_records, 'record')} found and dropped so far"),
         ("evicted", f"{counted(usage.evicted_records, 'record')} so far"),
     ]
+
+
+def _sealed(facts: Facts) -> str:
+    """Whether there are keys, and what lies there that does not go by them."""
+    sealed, plain = facts.sealed_records, facts.plain_records
+    if facts.place.sealed:
+        said = "yes: each tenant's records with a key of his own"
+        if plain:
+            said += f". {counted(plain, 'record')} of before lie plain beside {sealed:,} sealed: no server uses them"
+        return said
+    return (
+        f"no. But {counted(sealed, 'record')} are sealed, and there are no keys: no server uses them"
+        if sealed
+        else "no"
+    )
 
 
 def usage_bar(facts: Facts, *, ascii_only: bool) -> Text | None:

@@ -87,6 +87,11 @@ class Access:
         return default
 
     @property
+    def ground(self) -> Ground | None:
+        """What the folder is written with."""
+        return self._ground
+
+    @property
     def index(self) -> Index:
         """The index as it was last opened."""
         return self._index

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvist.ids import RecordId
 from kvist.tier.base import Entry, Got
+from kvist.tier.disk.folder import slab_name
 from kvist.tier.disk.get import BAD_VALUE, Row
 from kvist.tier.disk.index import DOOMED, READY
 from kvist.tier.disk.reclaim import marks, reclaim
-from kvist.tier.disk.scan import Ground, agree, remove_empty
+from kvist.tier.disk.scan import Ground, Lost, agree, remove_empty, told
 from kvist.tier.disk.slab import Arena, Place, Slabs
 from kvist.tier.envelope import Damaged, Foreign, read_header
 
@@ -23,13 +24,18 @@ ASK_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``verify`` found. ``missing``: records that went while it ran, or whose slot held another."""
+    """What ``verify`` found. ``missing``: records that went while it ran. ``damaged_in``: how many by slab file.
+
+    ``lost`` are not among ``records``: what had gone with its slab when the tier was opened, or since.
+    """
 
     records: int
     bytes: int
     damaged: int
     missing: int
     unreadable: int
+    damaged_in: Mapping[str, int]
+    lost: Sequence[Lost]
 
 
 def _row(values: tuple[object, ...]) -> Row:
@@ -79,15 +85,18 @@ def totals(c: sqlite3.Connection) -> tuple[int, int, int, int]:
     return int(records), int(used), int(evicted), int(damaged)
 
 
-def drop_damaged(c: sqlite3.Connection, ground: Ground, rows: Iterable[tuple[Row, bool]]) -> None:
-    """Drop records that were found wrong, each with whether it counts as damaged (else: another one lay there)."""
-    for row, damaged in rows:
+def drop_damaged(c: sqlite3.Connection, ground: Ground, rows: Iterable[Row]) -> int:
+    """Drop records that were found wrong; says how many were still there."""
+    dropped = 0
+    for row in rows:
         gone = c.execute(
             "delete from record where id = ? and stamp = ? and state = ?", (row.id, row.stamp, READY)
         ).rowcount
         if gone:
             ground.places.let_go(c, [row.place])
-            c.execute("update state set damaged = damaged + ?", (int(damaged),))
+            dropped += 1
+    c.execute("update state set damaged = damaged + ?", (dropped,))
+    return dropped
 
 
 def delete(
@@ -117,14 +126,21 @@ def delete(
 
 
 def verify(
-    rows: Sequence[Row], check: Callable[[Sequence[Row]], Sequence[Got]], on_progress: Callable[[int, int], None]
+    rows: Sequence[Row],
+    check: Callable[[Sequence[Row]], Sequence[Got]],
+    on_progress: Callable[[int, int], None],
+    lost: Sequence[Lost],
 ) -> Report:
     """Check rows, some at a time."""
     total, done = sum(r.slot_bytes for r in rows), 0
     count: dict[Got, int] = {}
+    damaged_in: dict[str, int] = {}
     for part in _parts(rows):
-        for got in check(part):
+        for row, got in zip(part, check(part), strict=True):
             count[got] = count.get(got, 0) + 1
+            if got == "damaged":
+                name = slab_name(row.slot_bytes, row.place.slab)
+                damaged_in[name] = damaged_in.get(name, 0) + 1
         done += sum(r.slot_bytes for r in part)
         on_progress(done, total)
     return Report(
@@ -133,6 +149,8 @@ def verify(
         count.get("damaged", 0),
         count.get("missing", 0),
         count.get("error", 0) + count.get("foreign", 0),
+        damaged_in,
+        tuple(lost),
     )
 
 
@@ -149,9 +167,9 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 def collect(c: sqlite3.Connection, ground: Ground, active: Sequence[RecordId]) -> int:
     """Orphans, wipes, empty slabs, holes. Says how many bytes of the device came free."""
-    agree(c, ground)
+    told(agree(c, ground), ground)
     reclaim(c, ground.places, ground.owner, active)
     ground.places.wipe(c)
-    for name in ground.folder.damaged():
+    for name in ground.folder.put_aside():
         ground.io.unlink(name, ground.folder.fd)
     return remove_empty(c, ground)

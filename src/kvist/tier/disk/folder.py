@@ -22,6 +22,7 @@ from kvist.tier.disk.io import Io
 
 FORMAT: Final = 1
 MARKER: Final = "kvist-cache.json"
+RESERVE_HINT: Final = "reserve=SIZE changes that, in --tier or the key tier: disk:FOLDER?size=SIZE&reserve=SIZE"
 GATE: Final = "kvist-cache.lock"
 INDEX: Final = "index.db"
 INDEX_PARTS: Final = (f"{INDEX}-wal", f"{INDEX}-shm", INDEX)
@@ -35,6 +36,8 @@ _OURS: Final = re.compile(
 
 _NEIGHBOURS: Final = re.compile(r"tenants\.keys(\.lock|\.part)?|answers\.db.*|sessions")
 """What else kvist keeps in the folder of its first disk tier: keys, the ids of answers, saved sessions."""
+
+_ANSWERS_ASIDE: Final = re.compile(r"answers\.db\.damaged-\d+(-wal|-shm)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ class Folder:
     def damaged(self) -> list[str]:
         """Indexes that were moved aside."""
         return sorted(n for n in os.listdir(self.fd) if n.startswith(f"{INDEX}.damaged-") and _OURS.fullmatch(n))
+
+    def put_aside(self) -> list[str]:
+        """All that was moved aside because it was damaged: indexes, and files of kept answers."""
+        answers = [n for n in os.listdir(self.fd) if _ANSWERS_ASIDE.fullmatch(n) and self.is_file(n)]
+        return sorted([*self.damaged(), *answers])
 
     def owners(self) -> list[str]:
         """Tokens of processes that have a lock file here, dead or alive."""

@@ -126,7 +126,9 @@ class Reader:
             self._read(group)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                return  # the slab is gone, and with it its records: they stay "missing"
+                for want in group:  # the slab is gone, and with it its records
+                    want.got = "damaged"
+                return
             if len(group) == 1:
                 group[0].got = "error"
                 return

@@ -32,7 +32,7 @@ class Health:
         self._place, self._clock = place, clock
         self._lock = threading.Lock()
         self._pause_s, self._again_s = 0.0, 0.0
-        self._fixed = False
+        self._fixed = self._bounded = False
         self.condition: Condition = "ok"
         self.reason = ""
 
@@ -63,6 +63,13 @@ class Health:
             if not self._fixed and self.condition != "ok":
                 self._pause_s = 0.0
                 self._change("ok", "")
+
+    def bounded(self, by: str) -> None:
+        """Something else than the capacity bounds what is held (empty: nothing does); records make room for others."""
+        with self._lock:
+            if by and not self._bounded:
+                LOG.warning("disk tier %s: what was used longest ago makes room: %s", self._place, by)
+            self._bounded = bool(by)
 
     def may_try(self) -> bool:
         """Whether a write should be tried now."""

@@ -91,6 +91,11 @@ class Io:
         facts = os.fstatvfs(fd)
         return facts.f_bavail * facts.f_frsize
 
+    def whole_bytes(self, fd: int) -> int:
+        """Size of the filesystem that a file lies on; 0 where it has none."""
+        facts = os.fstatvfs(fd)
+        return facts.f_blocks * facts.f_frsize
+
     def lock(self, fd: int, *, wait: bool) -> bool:
         """Lock a file for this open of it. False: somebody else has it (and ``wait`` is not asked)."""
         try:

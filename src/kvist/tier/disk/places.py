@@ -2,6 +2,7 @@
 
 A slot is *used* (a record's), *free and held* (it has room on the device) or *free and punched* (its room was given
 back). What the slabs hold and what the index takes, or will take with that many slots, never exceeds the capacity.
+Nor may the slabs take what the index will yet need of the filesystem: without an index no record can be published.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kvist.tier.disk.folder import INDEX_PARTS, Folder, slab_name
+from kvist.tier.disk.folder import INDEX_PARTS, RESERVE_HINT, Folder, slab_name
 from kvist.tier.disk.health import NO_ROOM
 from kvist.tier.disk.io import Io
 from kvist.tier.disk.slab import Place, Slabs
+from kvist.units import format_bytes
 
 ROW_BYTES: Final = 640
 """What a slot costs in the index: its row, four more trees, half-filled pages."""
@@ -25,7 +27,7 @@ LEAST_CAPACITY_BYTES: Final = 1 << 20
 
 
 def wal_pages(capacity_bytes: int) -> int:
-    """After how many pages the index's log is folded back: bounded by the capacity, 4 MB at most."""
+    """After how many pages the index's log is folded back: bounded by what there is room for, 4 MB at most."""
     return max(32, min(1000, capacity_bytes // (64 * 4096)))
 
 
@@ -46,10 +48,13 @@ def runs(places: Iterable[Place], longest: int = 1 << 30) -> Iterator[tuple[Plac
 class Places:
     """The ledger of slots. Everything takes the transaction's connection."""
 
-    def __init__(self, slabs: Slabs, folder: Folder, io: Io, *, capacity_bytes: int, reserve_bytes: int) -> None:
+    def __init__(
+        self, slabs: Slabs, folder: Folder, io: Io, *, capacity_bytes: int, reserve_bytes: int, log_pages: int
+    ) -> None:
+        """``log_pages``: after so many the index's log is folded back."""
         self._slabs, self._folder, self._io = slabs, folder, io
         self._capacity_bytes, self._reserve_bytes = capacity_bytes, reserve_bytes
-        self._base_bytes = (24 + 2 * wal_pages(capacity_bytes)) * 4096
+        self._base_bytes = (24 + 2 * log_pages) * 4096
         self.short_of_space = False
         """Whether the filesystem, not the capacity, kept the slabs from growing last time."""
 
@@ -59,9 +64,27 @@ class Places:
 
     def room(self, c: sqlite3.Connection) -> int:
         """How many bytes the slabs may still grow by; negative: they are too large."""
+        now, most = self._index_bytes(c)
+        return self._capacity_bytes - self.held_bytes(c) - max(now, most)
+
+    def _index_bytes(self, c: sqlite3.Connection) -> tuple[int, int]:
+        """What the index takes, and what it will take with the slots that there are."""
         slots = int(c.execute("select total(slots) from slab").fetchone()[0])
-        index = self._folder.sizes((*INDEX_PARTS, *self._folder.damaged()))
-        return self._capacity_bytes - self.held_bytes(c) - max(index, self._base_bytes + ROW_BYTES * slots)
+        return self._folder.sizes((*INDEX_PARTS, *self._folder.damaged())), self._base_bytes + ROW_BYTES * slots
+
+    def _spare(self, c: sqlite3.Connection, slot_bytes: int) -> int:
+        """How many more slots the filesystem has room for: the reserve and the index's growth are left to it."""
+        now, most = self._index_bytes(c)
+        free = self._io.free_bytes(self._folder.fd) - self._reserve_bytes - max(0, most - now)
+        return max(0, free) // (slot_bytes + ROW_BYTES)
+
+    @property
+    def shortage(self) -> str:
+        """What bounds the slabs where the filesystem does, and what a person can change."""
+        if not self._reserve_bytes:
+            return "the filesystem has no more space to spare"
+        reserve = format_bytes(self._reserve_bytes)
+        return f"the filesystem has no more space to spare, for {reserve} of it stay free: {RESERVE_HINT}"
 
     def free(self, c: sqlite3.Connection, slot_bytes: int, n: int, *, held: int = 1) -> list[Place]:
         """Up to ``n`` free slots of a size, neighbours first to last."""
@@ -89,14 +112,15 @@ class Places:
     def grow(self, c: sqlite3.Connection, slot_bytes: int, n: int) -> None:
         """Have ``n`` more held free slots of a size, or as many as may be; a step at a time. Raises ``OSError``."""
         allowed = max(0, self.room(c)) // (slot_bytes + ROW_BYTES)
-        spare = max(0, self._io.free_bytes(self._folder.fd) - self._reserve_bytes) // slot_bytes
+        spare = self._spare(c, slot_bytes)
         self.short_of_space = spare < min(n, allowed)
         allowed = min(allowed, spare)
         if allowed <= 0:
             return
         try:
-            n -= self._hold_again(c, slot_bytes, min(n, allowed))
-            allowed = min(allowed, max(0, self.room(c)) // (slot_bytes + ROW_BYTES))
+            held = self._hold_again(c, slot_bytes, min(n, allowed))
+            n -= held
+            allowed = min(allowed - held, max(0, self.room(c)) // (slot_bytes + ROW_BYTES))
             if n > 0 and allowed > 0:
                 step = min(max(n, min(STEP_SLOTS, STEP_BYTES // slot_bytes)), allowed)
                 self._extend(c, slot_bytes, step)

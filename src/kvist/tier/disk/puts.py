@@ -16,7 +16,7 @@ from kvist.tier.disk.index import BUSY_S, Busy, Index, is_full
 from kvist.tier.disk.places import Places
 from kvist.tier.disk.put import Job, Pending, Writer, job
 from kvist.tier.disk.reclaim import evict, next_tick, use_ancestors
-from kvist.tier.disk.scan import Ground
+from kvist.tier.disk.scan import Ground, agree, told
 
 FIRST_BATCH_BYTES: Final = 8 << 20
 BATCH_BYTES: Final = 32 << 20
@@ -90,10 +90,12 @@ class Puts:
             self._writer.finish(again, failed, left_s)
 
         self._tried(finish, batch, failed, begun.index)
+        short = self._places.short_of_space
         if any(j.answer == "stored" for j in batch):
             self._health.worked()
-        elif self._places.short_of_space and any(j.answer == "full" for j in batch):
-            self._health.failed("the filesystem has no more space to spare")
+            self._health.bounded(self._places.shortage if short else "")
+        elif short and any(j.answer == "full" for j in batch) and not self._access.ask(self._places.held_bytes, 1):
+            self._health.failed(self._places.shortage)  # without a slot there is nothing that could make room
 
     def _tried(self, step: Callable[[], T], batch: list[Job], failed: set[RecordId], index: Index) -> T | None:
         """Take a step; once more when there is hope. None: what had no answer in the batch has one now."""
@@ -106,12 +108,23 @@ class Puts:
             except FAULTS as error:
                 if again and _is_full(error) and self._make_room(batch):
                     continue
+                if again and isinstance(error, FileNotFoundError) and self._lost_a_slab():
+                    continue
                 if again and self._access.mended(index, error):
                     continue
                 self._health.failed(reason_of(error))
                 break
         _answer(batch, "error", failed)
         return None
+
+    def _lost_a_slab(self) -> bool:
+        """Somebody removed a slab that we have open: what was in it is lost, and others can be written to."""
+        lost = self._access.change(agree, BUSY_S)
+        ground = self._access.ground
+        if lost is None or ground is None:
+            return False
+        told(lost, ground)
+        return True
 
     def _make_room(self, batch: list[Job]) -> bool:
         """The filesystem is full: give back what was used longest ago."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvist.tier.disk.folder import Folder, slab_name
@@ -23,14 +23,28 @@ _SIZE_AT: Final = slice(12, 16)
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Records that the index knew and whose slab was removed (or replaced), or ``cut`` shorter."""
+
+    file: str
+    records: int
+    cut: bool
+
+    def __str__(self) -> str:
+        what = "is cut short" if self.cut else "is gone"
+        return f"{self.file} {what}, and with it {self.records:,} record{'s' * (self.records != 1)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Ground:
-    """What the parts of an open tier share."""
+    """What the parts of an open tier share. ``lost``: what was found to have gone since it was opened."""
 
     folder: Folder
     io: Io
     slabs: Slabs
     places: Places
     owner: Owner
+    lost: list[Lost] = field(default_factory=list)
 
 
 def headers(slabs: Slabs, slab: int, slot_bytes: int, slots: int) -> Iterator[tuple[int, Header]]:
@@ -74,15 +88,22 @@ def adopt(c: sqlite3.Connection, ground: Ground, slab: int, slot_bytes: int) -> 
     return len(taken)
 
 
-def agree(c: sqlite3.Connection, ground: Ground) -> None:
-    """Make the index say what the files are: no slot lost, none twice, every count exact. Raises ``OSError``."""
-    files = ground.folder.slabs()
+def agree(c: sqlite3.Connection, ground: Ground) -> list[Lost]:
+    """Make the index say what the files are: no slot lost, none twice, every count exact. Raises ``OSError``.
+
+    Records whose bytes are in no file any more count as damaged. Says which those are, for when this is committed.
+    """
+    files, lost = ground.folder.slabs(), []
     for slab, slot_bytes, slots in c.execute("select id, slot_bytes, slots from slab").fetchall():
-        if files.get(slab) != (slab_name(slot_bytes, slab), slot_bytes):
+        name = slab_name(slot_bytes, slab)
+        is_there = files.get(slab) == (name, slot_bytes)
+        there = ground.slabs.slots(slab, slot_bytes) if is_there else 0
+        if gone := _ready_from(c, slab, there):
+            lost.append(Lost(name, gone, cut=is_there))
+        if not is_there:
             c.execute("delete from slab where id = ?", (slab,))
             continue
-        there = ground.slabs.slots(slab, slot_bytes)
-        if there > slots or ground.folder.sizes((slab_name(slot_bytes, slab),)) % slot_bytes:
+        if there > slots or ground.folder.sizes((name,)) % slot_bytes:
             ground.slabs.truncate(slab, slot_bytes, min(there, slots))
         if there < slots:
             c.execute("update slab set slots = ? where id = ?", (there, slab))
@@ -95,11 +116,26 @@ def agree(c: sqlite3.Connection, ground: Ground) -> None:
         "delete from free where exists (select 1 from record where record.slab = free.slab and record.slot = free.slot)"
     )
     _count(c)
-    lost = "select id, slots from slab where slots != used + (select count(*) from free where free.slab = slab.id)"
-    for slab, slots in c.execute(lost).fetchall():
+    uncounted = "select id, slots from slab where slots != used + (select count(*) from free where free.slab = slab.id)"
+    for slab, slots in c.execute(uncounted).fetchall():
         known = {s for (s,) in c.execute("select slot from record where slab = ?1 union all"
                                          " select slot from free where slab = ?1", (slab,))}  # fmt: skip
         ground.places.let_go(c, (Place(slab, s) for s in range(slots) if s not in known))
+    c.execute("update state set damaged = damaged + ?", (sum(one.records for one in lost),))
+    return lost
+
+
+def _ready_from(c: sqlite3.Connection, slab: int, slot: int) -> int:
+    """How many records that can be read lie in a slab from a slot on."""
+    ask = "select count(*) from record where slab = ? and slot >= ? and state = ?"
+    return int(c.execute(ask, (slab, slot, READY)).fetchone()[0])
+
+
+def told(lost: list[Lost], ground: Ground) -> None:
+    """Say what has gone, a line for each file, and remember it."""
+    for one in lost:
+        LOG.warning("disk tier %s: %s", ground.folder.path, one)
+    ground.lost.extend(lost)
 
 
 def _count(c: sqlite3.Connection) -> None:
@@ -113,10 +149,11 @@ def _count(c: sqlite3.Connection) -> None:
 def settle(index: Index, ground: Ground) -> None:
     """What is done whenever a folder is opened. Raises ``OSError``, ``sqlite3.Error``, ``Busy``."""
     with index.write(BUSY_S) as c:
-        agree(c, ground)
+        lost = agree(c, ground)
         reclaim(c, ground.places, ground.owner)
         ground.places.wipe(c)
         known = {slab for (slab,) in c.execute("select id from slab")}
+    told(lost, ground)
     for slab, (name, slot_bytes) in sorted(ground.folder.slabs().items()):
         if slab in known or slot_bytes % PAGE or not slot_bytes:
             continue

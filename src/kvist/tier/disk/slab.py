@@ -117,7 +117,11 @@ class Slabs:
             self._retired.clear()
 
     def write(self, place: Place, slot_bytes: int, parts: Sequence[memoryview]) -> None:
-        """Fill slots from ``place`` on with ``parts``. Raises ``OSError``."""
+        """Fill slots from ``place`` on with ``parts``. Raises ``OSError`` (``ENOENT``: the file was removed)."""
+        fd = self.file(place.slab, slot_bytes)
+        if not os.fstat(fd).st_nlink:
+            self.forget(place.slab)
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), slab_name(slot_bytes, place.slab))
         self._whole(place, slot_bytes, parts, write=True)
 
     def read(self, place: Place, slot_bytes: int, parts: Sequence[memoryview]) -> int:

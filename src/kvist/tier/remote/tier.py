@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from kvist.ids import RecordId
 from kvist.tier.base import Entry, Got, Label, Put, Record, Usage
+from kvist.tier.damage import Damage
 from kvist.tier.envelope import MAX_HEADER_BYTES, MAX_TENANT_BYTES, Header, header_bytes
 from kvist.tier.remote.breaker import Breaker
 from kvist.tier.remote.place import Answer, Place
@@ -36,7 +37,7 @@ class RemoteTier:
         self._place = place
         self._breaker = breaker or Breaker(place.where)
         self._ask_timeout_s = ask_timeout_s
-        self._damaged = 0
+        self._damage = Damage(place.where, "kvist cache verify reads all others of a place")
         self._foreign = 0
         self._measured: tuple[int, int, int | None] = (0, 0, None)
 
@@ -59,7 +60,7 @@ class RemoteTier:
             out += [(rest, None)] * (len(ids) - len(out))
         damaged = [id for id, (got, _) in zip(ids, out, strict=True) if got == "damaged"]
         if damaged:
-            self._damaged += len(damaged)
+            self._damage.found(len(damaged))
             left_s = began_s + timeout_s - time.monotonic()  # with none left it is found again next time
             self._ask(lambda until: self._place.remove(damaged, until), min(left_s, self._ask_timeout_s))
         return out
@@ -127,7 +128,7 @@ class RemoteTier:
             condition="off" if off else "ok",
             reason=self._breaker.reason,
             foreign_files=self._foreign,
-            damaged_records=self._damaged,
+            damaged_records=self._damage.records,
         )
 
     def close(self) -> None:
