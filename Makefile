@@ -32,6 +32,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.tiers.disk
 	$(BIN)/python -m benchmarks.tiers.restart
 	$(BIN)/python -m benchmarks.tiers.overhead
+	$(BIN)/python -m benchmarks.tiers.soak
 	$(BIN)/python docs/regenerate.py
 
 docs: $(VENV)/.ready

@@ -91,7 +91,8 @@ OPTIONS = {
 
 
 def nothing_was_taken(said, counters):
-    """And why is counted: the tier was asked for so many records, and had none of them."""
+    """And why is counted: the tier was asked for so many records, had none of them, and only others' at all."""
+    assert counters["tier_disk_strange_lookups"] == 1
     assert said.cached_tokens == said.loaded_tokens == 0
     assert counters["tier_disk_lookup_records"] > 0 == counters["tier_disk_lookup_found"]
     assert counters["tier_disk_read_records"] == 0 and not any(v for k, v in counters.items() if "_miss_" in k)

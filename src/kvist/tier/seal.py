@@ -8,7 +8,7 @@ asks by id asks a ``view`` of the tenant. The tier itself tries every tenant in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from kvist.ids import RecordId
@@ -105,6 +105,11 @@ class Sealed:
     def list(self, *, origin: bytes | None = None, tenant: str | None = None) -> Iterator[Entry]:
         """Every record that a key opens, with its true label."""
         return opened_entries(self.inner.list(origin=origin, tenant=tenant), self._ciphers)
+
+    def strange(self, origin: bytes) -> bool:
+        """Whether it has records, and none of this origin, as far as the inner tier can tell."""
+        ask: Callable[[bytes], bool] | None = getattr(self.inner, "strange", None)
+        return ask is not None and ask(origin)
 
     def usage(self) -> Usage:
         """The inner tier's. Its condition is ``off`` while the keyring cannot be used."""

@@ -25,6 +25,15 @@ def exists(lane: Lane, tenant: str, ids: Sequence[RecordId]) -> list[bool] | Non
     return has
 
 
+def is_strange(lane: Lane, origin: bytes, now: float) -> bool:
+    """Whether all that it has is of other models or settings; a bug: no."""
+    try:
+        return lane.is_strange(origin, now)
+    except Exception as error:
+        lane.blame(error)
+        return False
+
+
 def get(
     lane: Lane, tenant: str, ids: Sequence[RecordId], buffers: Sequence[memoryview], *, origin: bytes, timeout_s: float
 ) -> list[tuple[Got, Label | None]]:

@@ -11,6 +11,9 @@ from kvist.tier.base import Tier, Usage
 
 log = logging.getLogger("kvist.tier")
 
+LOOK_S = 10.0
+"""How often a tier that has nothing is asked whether it has something of others."""
+
 REMOTE_READERS = 2
 """Loads that a remote tier carries at once: one waits for the network while the other copies."""
 
@@ -19,7 +22,8 @@ class Lane:
     """Changed with the desk's lock held.
 
     A tier may say more of itself than the port asks: ``takes_saves`` (default True), ``remote`` (default False: its
-    calls cross a network) and ``view(tenant)`` (a tier for that tenant's records).
+    calls cross a network), ``view(tenant)`` (a tier for that tenant's records) and ``strange(origin)`` (it has records,
+    and none of that origin).
 
     ``direct``: reads go straight into the pool. That ends for good with the first read that outlived its time, and is
     never so for a remote tier: only a read into memory of its own can be left behind when it hangs.
@@ -39,6 +43,8 @@ class Lane:
         self.quota = 0
         self.held_slots = 0
         self._faulty = False
+        self._looked_s = -LOOK_S
+        self._strange = False
 
     @property
     def room(self) -> bool:
@@ -54,6 +60,21 @@ class Lane:
         """The tier as this tenant sees it. May raise what the tier's ``view`` raises."""
         view: Tier = self.tier.view(tenant) if self.has_views else self.tier  # type: ignore[attr-defined]
         return view
+
+    def is_strange(self, origin: bytes, now: float) -> bool:
+        """Whether all that the tier has is of other models or settings; looked up now and then. Without the lock."""
+        if not hasattr(self.tier, "strange") or self.numbers.has_records:
+            return False
+        if now - self._looked_s >= LOOK_S:
+            before, self._looked_s = self._strange, now
+            self._strange = bool(self.tier.strange(origin))
+            if self._strange and not before:
+                log.warning(
+                    "tier %s has records, but none of this model with these settings: nothing of what it has is used "
+                    "(kvist cache stat lists the origins)",
+                    self.name,
+                )
+        return self._strange
 
     def distrust(self, seconds: float) -> None:
         """A read outlived its time."""

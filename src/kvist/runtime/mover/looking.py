@@ -74,11 +74,13 @@ class Looking:
         start = desk.clock.now()
         has = asking.exists(lane, find.ask.tenant, [RecordId(find.ask.records[i]) for i in rest])
         now = desk.clock.now()
+        strange = has is not None and not any(has) and asking.is_strange(lane, desk.origin, now)
         with desk.lock:
             worker.calls.remove(call)
             numbers = lane.numbers
             numbers.add("lookups")
             numbers.add("lookup_records", len(rest))
+            numbers.add("strange_lookups", strange)
             numbers.busy("lookup_busy_us", now - start)
             if has is None:
                 numbers.add("lookup_errors")

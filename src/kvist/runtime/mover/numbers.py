@@ -13,6 +13,7 @@ LOSSES: Final = ("full", "off", "timeout", "error", "queue_full", "dropped", "cl
 
 _NAMES: Final = (
     *("lookups", "lookup_records", "lookup_found", "lookup_timeouts", "lookup_errors", "lookup_busy_us"),
+    "strange_lookups",
     *("read_records", "read_bytes", "read_busy_us", "bounced_records", "second_reads"),
     *(f"miss_{reason}" for reason in MISSES),
     *("stored_records", "known_records", "written_bytes", "write_busy_us", "promoted_records", "promotions_lost"),
@@ -46,6 +47,13 @@ class Numbers:
             self.add("promotions_lost")
         else:
             self.add("lost_" + answer.replace(" ", "_"))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the tier is known to have something of ours."""
+        return any(
+            self._totals[name] for name in ("lookup_found", "stored_records", "known_records", "promoted_records")
+        )
 
     @property
     def totals(self) -> Mapping[str, int]:

@@ -46,6 +46,9 @@ TIER_SERIES: Final = (
     _counter("tier_written_bytes", "Bytes written to a tier", "tier"),
     _counter("tier_lookups", "Records that a tier was asked about", "tier"),
     _counter("tier_found", "Of these, records that it had", "tier"),
+    _counter(
+        "tier_strange_lookups", "Questions to a tier that has records, none of them of this model and settings", "tier"
+    ),
     _counter("tier_hits", "Records loaded from a tier, verified", "tier"),
     _counter("tier_misses", "Records that were to be loaded and were not", "tier", "reason"),
     _counter("tier_second_reads", "Records asked of a tier because a faster one turned out not to have them", "tier"),

@@ -122,6 +122,7 @@ TIER_NUMBERS: Final[Mapping[str, Callable[[Numbers], list[Row]]]] = {
     "tier_written_bytes": _counted("written_bytes"),
     "tier_lookups": _counted("lookup_records"),
     "tier_found": _counted("lookup_found"),
+    "tier_strange_lookups": _counted("strange_lookups"),
     "tier_hits": _counted("read_records"),
     "tier_misses": _by_reason("miss_"),
     "tier_second_reads": _counted("second_reads"),

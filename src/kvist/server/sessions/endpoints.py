@@ -56,6 +56,8 @@ def router(desk: Desk) -> APIRouter:
 
 
 async def _ids(desk: Desk, ask: SaveRequest, job: Job) -> list[int]:
+    if ask.token_ids is None and ask.prompt is None and ask.messages is None:
+        raise BadValue("token_ids", None, "token_ids, prompt or messages: what the session has said so far")
     if ask.token_ids is None:
         return await ids_of(desk, ask, job)
     if ask.prompt is not None or ask.messages is not None:

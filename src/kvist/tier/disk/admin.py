@@ -78,6 +78,13 @@ def entry(slabs: Slabs, row: Row, used: int, hits: int) -> Entry | None:
     return Entry(label, row.data_bytes, row.slot_bytes, used, hits) if label.id == row.id else None
 
 
+def strange(c: sqlite3.Connection, origin: bytes) -> bool:
+    """Whether there are records, and none of them of this origin."""
+    of_it = "select 1 from record where state = ? and origin = ?"
+    any_there = c.execute("select 1 from record where state = ? limit 1", (READY,)).fetchone()
+    return any_there is not None and c.execute(f"{of_it} limit 1", (READY, origin)).fetchone() is None
+
+
 def totals(c: sqlite3.Connection) -> tuple[int, int, int, int]:
     """Records, bytes of slots in use, evicted and damaged records."""
     records, used = c.execute("select total(ready), total(used * slot_bytes) from slab").fetchone()

@@ -167,6 +167,10 @@ class DiskTier:
         nothing: Sequence[tuple[Row, int, int]] = ()
         return self._now.access.ask(lambda c: admin.listed(c, origin, tenant), nothing)
 
+    def strange(self, origin: bytes) -> bool:
+        """Whether it has records, and none of this origin. Looks at all of them when so."""
+        return self._now.access.ask(lambda c: admin.strange(c, origin), False)
+
     def usage(self) -> Usage:
         """Sums over slabs; as it was last known where the index cannot be asked."""
         nothing: tuple[int, int, int, int] | None = None
