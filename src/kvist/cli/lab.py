@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvist.cli import options as opt
+from kvist.cli import quality
 from kvist.errors import BadValue
 from kvist.units import format_bytes, format_seconds
 
@@ -34,6 +35,7 @@ Out = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The record's lines on standard output, nothing else.")]
 app = typer.Typer(help="Measure formulas and methods against a real model.", no_args_is_help=True)
+app.command("quality", help=quality.HELP)(quality.command)
 
 
 @app.callback()
