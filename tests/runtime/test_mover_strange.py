@@ -1,6 +1,7 @@
 """A tier all of whose records are of other models or settings: nothing is found there, and why is counted."""
 
 import logging
+import time
 
 import pytest
 
@@ -24,7 +25,11 @@ class Told(StubTier):
 
 def ask(m, id, name="a"):
     m.find(Find(id, (record(name, 0),)))
-    return one(m).tiers
+    tiers = one(m).tiers
+    while m._looking.workers[0].queue:
+        time.sleep(0.01)
+    time.sleep(0.1)  # it is counted once the find has gone on
+    return tiers
 
 
 def test_it_is_counted_and_said_once(caplog, monkeypatch):
@@ -60,3 +65,25 @@ def test_a_tier_that_raises_is_blamed_and_goes_on():
 
     m = mover([Broken()])
     assert ask(m, 1) == (-1,) and m.counters["stub_strange_lookups"] == 0
+
+
+def test_who_looks_for_strangers_keeps_nobody_from_the_next_tier():
+    class Counting(StubTier):
+        def strange(self, origin):
+            time.sleep(0.6)
+            return True
+
+    disk, s3 = Counting("disk"), StubTier("s3", remote=True)
+    s3.give("a", 4)
+    m = mover([disk, s3], find_timeout_s=0.3)
+    m.find(Find(1, tuple(record("a", d) for d in range(4))))
+    assert one(m).tiers == (1,) * 4 and m.counters["disk_lookup_timeouts"] == 0
+
+
+def test_a_tier_that_has_given_something_is_not_looked_at_again(monkeypatch):
+    monkeypatch.setattr(lanes, "LOOK_S", 0.0)
+    tier = Told()
+    tier.give("c", 1)
+    m = mover([tier])
+    assert ask(m, 1, "c") == (0,) and ask(m, 2) == (-1,)
+    assert tier.asked == 0

@@ -222,3 +222,13 @@ def test_ancestors_are_written_first_and_none_is_left_out(when, least) -> None:
                 q.engine.scheduler.cache.reset()
                 hit = drive(q, ask(f"q{i}", prompt, 1), audit=0).usage(f"q{i}").loaded_tokens
                 assert hit == min(whole, len(prompt) - 1)
+
+
+def test_a_conversation_of_hundreds_of_short_turns_is_no_fault() -> None:
+    """Nodes below one another, all of them shorter than what goes to tiers."""
+    disk = PaperTier("disk")
+    p = engine([disk], blocks=900, context_tokens=1 << 20, carry=TierConfig(min_tokens=10**6))
+    tokens = words(B * 401)
+    for turn in range(1, 400):
+        drive(p, ask(f"t{turn}", tokens[: B * turn + 1], 1), audit=0)
+    assert not disk.records and p.engine.scheduler.counters.finished_length == 399

@@ -22,6 +22,9 @@ When = Literal["through", "back", "evict"]
 MOST_TOUCHES: Final = 64
 """Admissions of one plan of whose hits the tiers are told."""
 
+MOST_BELOW: Final = 256
+"""Short nodes below a short one that are looked at for a long one."""
+
 BACK_PERCENT: Final = 25
 """``back``: share of the pool that may wait for a quiet moment before it is sent anyway."""
 
@@ -128,8 +131,15 @@ class Offload:
         return block not in self._offered and self._long(node) and (node.hits > 0 or not self.rule.second_use)
 
     def _long(self, node: Node) -> bool:
-        """Whether some chain that goes through this node is long enough. Nodes that are short themselves are few."""
-        return node.end >= self.rule.min_tokens or any(self._long(child) for child in node.children.values())
+        """Whether some chain that goes through this node is long enough; yes, where there are too many to look at."""
+        line, seen = [node], 0
+        while line and seen < MOST_BELOW:
+            node = line.pop()
+            if node.end >= self.rule.min_tokens:
+                return True
+            line.extend(node.children.values())
+            seen += 1
+        return bool(line)
 
     def _due(self) -> bool:
         return self.rule.when == "through" or len(self._waiting) > self._most_waiting

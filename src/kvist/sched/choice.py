@@ -20,8 +20,9 @@ class Choice:
     The cache had ``base_tokens``, tiers lead to ``found_tokens``, loading was to lead to ``end_tokens`` (the base:
     everything is recomputed). ``load_s`` is what that load was to take and ``compute_s`` what computing the same
     tokens instead; None: not known. ``loaded_tokens`` and ``took_s`` are what came of it, ``reason`` why not all did.
-    ``checks``: the last span is left out, to be compared. ``settled``: what came of it is known. ``passed_over``: the
-    tiers from which nothing is loaded although they had something.
+    ``checks``: the last span is left out, to be compared. ``settled``: what came of it is known. ``passed_over`` is the
+    tier that seems too slow for what it has, and the seconds in which that is computed instead; ``trial``: the one that
+    is loaded from although it seems so.
     """
 
     base_tokens: int
@@ -34,7 +35,9 @@ class Choice:
     reason: str = ""
     checks: bool = False
     settled: bool = False
-    passed_over: tuple[int, ...] = ()
+    passed_over: tuple[int, float] | None = None
+    trial: int | None = None
+    reached_tokens: int = 0
 
     @property
     def what(self) -> str:
@@ -61,11 +64,15 @@ class Choice:
     def computed(self, start: int, end: int, seconds: float) -> float:
         """A step of ``seconds`` computed tokens ``[start, end)``: the regret, once it is known what recomputing took.
 
-        The whole step counts: so long the sequence waited for these tokens.
+        The whole step counts, so long the sequence waited for these tokens; what is computed again after a preemption
+        does not.
         """
-        if self.settled or self.what != "recompute" or start >= self.found_tokens:
+        if self.settled or self.what != "recompute":
             return 0.0
-        self.took_s = (self.took_s or 0.0) + seconds
+        news = min(end, self.found_tokens) - max(start, self.reached_tokens)
+        if news > 0:
+            self.took_s = (self.took_s or 0.0) + seconds * news / (min(end, self.found_tokens) - start)
+            self.reached_tokens = end
         self.settled = end >= self.found_tokens
         return self.regret_s if self.settled else 0.0
 
@@ -89,19 +96,38 @@ def choose(
     whole = rates.compute_s(base, found)
     best = Choice(base, found, base, 0.0, whole)
     best_s = whole
-    for end in ends:
+
+    def by_tier(end: int) -> list[int]:
         tiers = needed(end)
-        load_s = rates.load_s([tiers.count(t) * block_bytes for t in range(n_tiers)], queued_bytes)
+        return [tiers.count(t) * block_bytes for t in range(n_tiers)]
+
+    for end in ends:
+        load_s = rates.load_s(by_tier(end), queued_bytes)
         rest_s = rates.compute_s(end, found)
         total_s = None if rest_s is None else load_s + rest_s
         if best_s is None or total_s is None or total_s < best_s:
             best = Choice(base, found, end, load_s, rates.compute_s(base, end))
             best_s = total_s
-    if best.end_tokens == base and ends:
-        tiers = needed(found)
-        best.passed_over = tuple(sorted(set(tiers)))
-        best.load_s = rates.load_s([tiers.count(t) * block_bytes for t in range(n_tiers)], queued_bytes)
+    if best.end_tokens < found and ends:
+        everything = by_tier(found)
+        if best.end_tokens == base:
+            best.load_s = rates.load_s(everything, queued_bytes)
+        left = [n - there for n, there in zip(everything, by_tier(best.end_tokens), strict=True)]
+        _note_slow(best, rates, left, rates.compute_s(best.end_tokens, found))
     return best
+
+
+def _note_slow(choice: Choice, rates: Rates, left: Sequence[int], compute_s: float | None) -> None:
+    """Which tier is too slow for the bytes that are ``left`` there, even when nobody waits; and whether it is tried."""
+    tier = rates.slowest(left)
+    load_s = rates.load_s(left)
+    if compute_s is None or load_s <= compute_s:
+        return
+    if rates.is_due(tier, load_s, compute_s):
+        choice.end_tokens, choice.load_s, choice.trial = choice.found_tokens, choice.load_s + load_s, tier
+        choice.compute_s = rates.compute_s(choice.base_tokens, choice.found_tokens)
+    else:
+        choice.passed_over = tier, compute_s
 
 
 def turning_points(asked: Probe, tiers: Sequence[int], span: int, base: int, found: int) -> list[int]:

@@ -6,12 +6,12 @@ covered; with a load to wait for it runs without rows until that ends, and then 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from kvist.cache.cache import Cache, Probe, Wanted, last_end
+from kvist.cache.cache import Cache, last_end
 from kvist.errors import PoolFull
 from kvist.ids import SeqId
+from kvist.sched.asked import Loading, Question
 from kvist.sched.carry import Carry, Tiers
 from kvist.sched.choice import Choice, choose, turning_points
 from kvist.sched.counters import Counters
@@ -27,26 +27,6 @@ FINDS_PER_PLAN: Final = 16
 
 MOST_ASKED: Final = 2
 """Times that one stay in the queue asks: the cache may have lost what the first question went on from."""
-
-
-@dataclass(slots=True)
-class Question:
-    """What a waiting sequence asked the tiers; ``answer`` None: it waits for it."""
-
-    asked: Probe
-    id: int
-    answer: Found | None = None
-
-
-@dataclass(slots=True)
-class Loading:
-    """A load that was not answered. ``void``: what it brings is not to be used."""
-
-    seq: Sequence
-    wanted: Wanted
-    base: int
-    tiers: tuple[int, ...]
-    void: bool = False
 
 
 class Restores:
@@ -181,8 +161,9 @@ class Restores:
             block_bytes=self._block_bytes,
             n_tiers=len(self._tiers.names),
         )
-        if self._tiers.load == "always" and choice.end_tokens != found:
+        if self._tiers.load == "always":
             choice.end_tokens, choice.compute_s = found, self.rates.compute_s(cached, found)
+            choice.passed_over = choice.trial = None
         self._check(question, choice)
         return choice
 
@@ -239,7 +220,10 @@ class Restores:
         self._counters.found_tokens += choice.found_tokens - choice.base_tokens
         counter = {"load": "load_decisions", "part": "part_decisions", "recompute": "recompute_decisions"}[choice.what]
         setattr(self._counters, counter, getattr(self._counters, counter) + 1)
-        self.rates.passed_over(choice.passed_over)
+        if choice.passed_over is not None:
+            self.rates.passed_over(*choice.passed_over)
+        if choice.trial is not None:
+            self.rates.tried(choice.trial)
 
     def void(self, tenant: str | None) -> None:
         """What loads of a tenant (None: of anybody) bring is not to be used: the cache was reset."""

@@ -74,22 +74,23 @@ class Looking:
         start = desk.clock.now()
         has = asking.exists(lane, find.ask.tenant, [RecordId(find.ask.records[i]) for i in rest])
         now = desk.clock.now()
-        strange = has is not None and not any(has) and asking.is_strange(lane, desk.origin, now)
+        nothing = has is not None and not any(has)
         with desk.lock:
             worker.calls.remove(call)
             numbers = lane.numbers
             numbers.add("lookups")
             numbers.add("lookup_records", len(rest))
-            numbers.add("strange_lookups", strange)
             numbers.busy("lookup_busy_us", now - start)
             if has is None:
                 numbers.add("lookup_errors")
                 has = [False] * len(rest)
             else:
                 numbers.add("lookup_found", sum(has))
-            if find.over:
-                return
-            for i, there in zip(rest, has, strict=True):
-                if there:
-                    find.tiers[i] = lane.index
-            self._pass_on(find, lane.index + 1, now)
+            if not find.over:
+                for i, there in zip(rest, has, strict=True):
+                    if there:
+                        find.tiers[i] = lane.index
+                self._pass_on(find, lane.index + 1, now)
+        if nothing and asking.is_strange(lane, desk.origin, now):
+            with desk.lock:
+                numbers.add("strange_lookups")

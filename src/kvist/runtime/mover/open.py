@@ -37,7 +37,8 @@ class OpenLoad:
     """A ``Load``. ``parts`` are those that go on; ``writers`` counts threads that may write to its blocks now.
 
     It ends when there is neither: no answer is given while a block of it can still change. ``void_from``: by group,
-    the first record that failed; those after it in that group are worth nothing. ``dropped``: tenants dropped since
+    the first record that failed; those after it in that group are worth nothing. ``deadlines`` by tier, from when it
+    begins. ``dropped``: tenants dropped since
     it began (None: all): what is read of theirs is not put anywhere again.
     """
 
@@ -50,6 +51,7 @@ class OpenLoad:
     parts: list[Part] = field(default_factory=list)
     writers: int = 0
     void_from: dict[bytes, int] = field(default_factory=dict)
+    deadlines: dict[int, float] = field(default_factory=dict)
     dropped: set[str | None] = field(default_factory=set)
     over: bool = False
 
@@ -82,7 +84,7 @@ class OpenLoad:
 class Part:
     """What one tier (its index) has to bring of a load: ``wanted`` are indices in the load, ``at`` the next of them.
 
-    ``deadline`` is None until it begins. Once ``over`` nothing more is read for it.
+    ``second``: because a faster tier had not what it was said to have. Once ``over`` nothing more is read for it.
     """
 
     load: OpenLoad
@@ -90,7 +92,7 @@ class Part:
     wanted: list[int]
     at: int = 0
     settled: int = 0
-    deadline: float | None = None
+    second: bool = False
     over: bool = False
 
     @property

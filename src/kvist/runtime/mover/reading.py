@@ -10,7 +10,8 @@ Who may write where, and for how long:
   (``timeout``) when its time is over, and whatever the read still brings is thrown away.
 - While all of a tier's reading threads hang, what waits for that tier is answered at once, and finds pass it over.
 
-What a tier turns out not to have (any more, or whole) is asked of the slower ones, one after another.
+What a tier turns out not to have (any more, or whole) is asked of the slower ones, one after another; there also what
+one of them cannot give now. All that one tier is asked for of one load has one time.
 """
 
 from __future__ import annotations
@@ -138,16 +139,15 @@ class Reading:
             if part.over:
                 return None
             now = self._desk.clock.now()
-            if part.deadline is None:
-                part.deadline = now + self._desk.timeout_s
+            deadline = part.load.deadlines.setdefault(lane.index, now + self._desk.timeout_s)
             picks = self._pick(lane, part)
             if not picks:
                 self._close(lane, part)
                 return None
-            if now >= part.deadline:
+            if now >= deadline:
                 self._give_up(lane, part, "timeout")
                 return None
-            call = Call(part, part.deadline)
+            call = Call(part, deadline)
             self.workers[lane.index].calls.append(call)
             part.load.writers += lane.direct
             return _Batch(picks, call, lane.direct)
@@ -217,20 +217,23 @@ class Reading:
                 load.good[i] = True
             elif not part.over:
                 numbers.add(f"miss_{word}")
-                if word in ELSEWHERE:
+                if part.second or word in ELSEWHERE:
                     load.why[i] = load.why[i] or word
                     elsewhere.append(i)
                 else:
                     load.fail(i, word)
         if not part.over:
-            self._ask_slower(lane, load, elsewhere)
             part.settled += len(batch.picks)
-            stop = next((word for word in got if word in ("timeout", "error")), None)
-            if stop is not None:
-                self._give_up(lane, part, stop)
+            ill = next((word for word in got if word in ("timeout", "error")), None)
+            if ill is not None and part.second:
+                elsewhere += part.wanted[part.settled :]
+                part.settled = part.at = len(part.wanted)
+            self._ask_slower(lane, load, elsewhere, ill or "")
+            if ill is not None:
+                self._give_up(lane, part, ill)
 
-    def _ask_slower(self, lane: Lane, load: OpenLoad, wanted: list[int]) -> None:
-        """Have what ``lane`` turned out not to have brought by the next tier that can be asked. Lock held."""
+    def _ask_slower(self, lane: Lane, load: OpenLoad, wanted: list[int], reason: str) -> None:
+        """Have what ``lane`` turned out not to bring by the next tier that can be asked. Lock held."""
         if not wanted:
             return
         now = self._desk.clock.now()
@@ -238,10 +241,10 @@ class Reading:
             worker = self.workers[slower.index]
             if not (worker.closed or worker.hung(now)):
                 slower.numbers.add("second_reads", len(wanted))
-                self._add(slower, Part(load, slower.index, wanted))
+                self._add(slower, Part(load, slower.index, wanted, second=True))
                 return
         for i in wanted:
-            load.fail(i, load.why[i])
+            load.fail(i, load.why[i] or reason)
 
     def _rows(self) -> npt.NDArray[np.uint8]:
         """Memory of this thread's own for one batch; not touched before it is needed. Raises ``CapacityError``."""
