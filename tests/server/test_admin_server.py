@@ -179,6 +179,15 @@ def test_an_admin_resets_one_or_all(server):
     assert post(server, "root", "/flush_cache", {"tenant": "nobody"})[0] == 404
 
 
+def test_a_tenant_named_in_the_address_is_not_overlooked(server):
+    """Or the admin would empty everybody's part."""
+    post(server, "ka")
+    status, answer = post(server, "root", "/reset_prefix_cache?tenant=bob", {})
+    assert status == 400 and answer["error"]["param"] == "tenant" and "body" in answer["error"]["message"]
+    assert cached(server, "ka") > 90
+    assert post(server, "root", "/reset_prefix_cache?reset_running_requests=false", {"tenant": "bob"})[0] == 200
+
+
 def test_one_cache_for_all_is_the_admins():
     with running(served("hello"), tenants=Tenants.parse(KEYS, admin_key="root", isolate=False)) as server:
         post(server, "ka")

@@ -9,9 +9,12 @@ import pytest
 from served_kit import served
 from tier_served_kit import real_tiered, serving, tiered
 
+from kvist.cli.serve.screen import _users
+from kvist.server.config import ServeConfig
 from kvist.server.earlier import Earlier
 from kvist.server.observe.series import TIER_SERIES
 from kvist.server.observe.tiers import TIER_NUMBERS, UNREAD_RECORDS, Watch, cached
+from kvist.server.tenants import Tenants
 from kvist.sim.tiers import PaperTier
 from kvist.tier.base import Usage
 
@@ -200,3 +203,13 @@ def test_a_real_tier_counts_what_it_wrote_and_read(disk):
     for reason in ("full", "off", "error"):
         assert read[f'kvist_tier_lost_saves_total{{reason="{reason}",tier="disk"}}'] == 0
     assert read['kvist_tier_queued_bytes{direction="write",tier="disk"}'] == 0
+
+
+@pytest.mark.parametrize(("isolate", "sealed", "says"), [
+    (True, True, "each its own cache"), (False, False, "one cache for all"),
+    (False, True, "one cache for all; but the tiers are sealed, and there each has only its own"),
+])  # fmt: skip
+def test_the_screen_says_who_shares_what(isolate, sealed, says):
+    tenants = Tenants.parse(["ann:ka", "bob:kb"], isolate=isolate)
+    served = SimpleNamespace(places=SimpleNamespace(sealed=sealed))
+    assert _users(ServeConfig(tenants=tenants), served).endswith(says)

@@ -155,6 +155,9 @@ def _switches(routes: APIRouter, desk: Desk) -> None:
     service, resets = desk.service, Resets(desk.service, desk.chats.memory)
 
     async def reset(request: Request, ask: ResetAsk | None = None) -> Response:
+        if "tenant" in request.query_params:
+            what = 'whose part goes is said in the body, as in {"tenant": "ann"}; in the address it would be overlooked'
+            raise Refusal(400, "invalid_value", what, param="tenant")
         tenant = _whose(desk, request, ask.tenant if ask else None)
         done = await resets.reset(tenant)
         by = tenant_of(request).name

@@ -42,7 +42,7 @@ def ready(address: str, service: Service, kept: Mapping[str, Path]) -> None:
             f" ({served.layout.format.name})"
         ),
         "fits": capacity.sentence(),
-        "users": _users(config),
+        "users": _users(config, served),
         "order": f"{capacity.order}; bound on a step beside running answers: {capacity.itl_slo}",
     }
     rows |= _tiers(served)
@@ -72,12 +72,14 @@ def _tiers(served: Served) -> dict[str, str]:
     return rows
 
 
-def _users(config: ServeConfig) -> str:
+def _users(config: ServeConfig, served: Served) -> str:
     tenants = config.tenants
+    sealed = served.places is not None and served.places.sealed
     if tenants.open:
         return "anyone (no --api-key); one cache for all, --api-key gives each key its own"
     names = ", ".join(f"{t.name} (weight {t.weight:g})" for t in tenants.known)
-    return f"{names}; {'each its own cache' if tenants.isolate else 'one cache for all'}"
+    shared = "one cache for all" + ("; but the tiers are sealed, and there each has only its own" if sealed else "")
+    return f"{names}; {'each its own cache' if tenants.isolate else shared}"
 
 
 def stopped(host: Host) -> None:
