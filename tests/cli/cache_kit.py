@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import logging
 import os
 import sys
 from pathlib import Path
@@ -73,6 +74,8 @@ def kvist(*args, env=None, typed=None):
 
     out, err = io.StringIO(), io.StringIO()
     stdin, environ = sys.stdin, dict(os.environ)
+    log = logging.getLogger("kvist.tier")
+    before = log.handlers[:], log.level, log.propagate
     for name in [name for name in os.environ if name.startswith("KVIST_")]:
         del os.environ[name]
     os.environ.update(env or {})
@@ -86,6 +89,8 @@ def kvist(*args, env=None, typed=None):
             except SystemExit as left:
                 code = left.code or 0
     finally:
+        log.handlers[:], level, log.propagate = before  # a command says what tiers log; other tests read it
+        log.setLevel(level)
         sys.stdin, sys.argv = stdin, argv
         os.environ.clear()
         os.environ.update(environ)

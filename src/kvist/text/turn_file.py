@@ -11,7 +11,8 @@ import threading
 from pathlib import Path as File
 from typing import Final, Literal
 
-from kvist.text.turn_place import Refused, forget_aside, is_damage, put_aside
+from kvist.text.turn_aside import Spot, forget_aside
+from kvist.text.turn_place import Refused, is_damage
 from kvist.text.turn_rows import Seal, TurnRows
 from kvist.text.turn_store import Path, TurnStore
 from kvist.text.turn_waiting import bytes_of, remember, restored, without
@@ -43,6 +44,7 @@ class TurnFile:
         self.loaded = self.written = self.dropped = self.unreadable = 0
         self._store = store
         self._path = path
+        self._spot = Spot(path)
         self._how = (path, side, max_bytes, seal)
         self._rows: TurnRows | None = None
         self._row_of: dict[int, int] = {}  # serial of a path in the store -> its row
@@ -115,16 +117,17 @@ class TurnFile:
         """Whether the file can be used, now or later."""
         for _ in range(2):
             try:
-                self._rows = TurnRows(*self._how)
-                self._row_of |= restored(self._store, self._rows)
+                rows = self._open()
+                self._row_of |= restored(self._store, rows)
                 self.loaded = len(self._row_of)
-                self.unreadable = self._rows.unreadable
-                if self._rows.read_only:
+                self.unreadable = rows.unreadable
+                if rows.read_only:
                     self._say("read-only", f"{self._path} cannot be written to")
                     self._let_go()
                 return True
             except Refused as error:
                 self._say("off", str(error))
+                self._let_go()
                 return False
             except Exception as error:  # whatever the file, its disk or the seal does: serving goes on
                 if not self._failed(error):
@@ -153,23 +156,25 @@ class TurnFile:
                 self._stop.wait(pause_s)
             pause_s = FIRST_PAUSE_S if good else min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _write(self, paths: dict[int, Path], owners: list[str | None]) -> bool:
+    def _write(self, paths: dict[int, Path], owners: list[str | None], *, again: bool = True) -> bool:
         try:
             if self._rows is not None and self._rows.gone:
                 self._row_of.clear()
                 self._let_go()
-            if self._rows is None:
-                self._rows = TurnRows(*self._how)
-            if self._rows.read_only:
+            rows = self._rows or self._open()
+            if rows.read_only:
                 raise PermissionError(f"{self._path} cannot be written to")
             forget_aside(self._path, owners)
-            now = self._rows.write(paths.values(), self._row_of, owners)
+            now = rows.write(paths.values(), self._row_of, owners)
+            kept = not rows.gone
         except Refused as error:
             self._say("off", str(error))
             self._let_go()
             return False
         except Exception as error:  # whatever the file, its disk or the seal does: serving goes on
-            return self._failed(error) and self._write(paths, owners)
+            return self._failed(error) and again and self._write(paths, owners, again=False)
+        if not kept:  # put aside or removed while it was written to
+            return again and self._write(paths, owners, again=False)
         remember(self._row_of, now, MOST_ROWS)
         self.written += len(paths)
         self._mended = False
@@ -177,21 +182,38 @@ class TurnFile:
         return True
 
     def _failed(self, error: Exception) -> bool:
-        """Say what happened; True when the file was damaged and a new one may be begun: not twice without a write."""
+        """Say what happened; True when the file was damaged and there may be a good one now.
+
+        It is put aside once without a write in between.
+        """
         opened = self._rows is not None
-        self._let_go()
-        if self._mended or not is_damage(error):
-            self._say("read-only" if opened else "off", f"{self._path}: {error}")
+        self._close_rows()
+        try:
+            if self._mended or not is_damage(error):
+                self._say("read-only" if opened else "off", f"{self._path}: {error}")
+                return False
+            self._row_of.clear()
+            self._mended = self._spot.put_aside(error)
+            return True
+        except OSError as trouble:
+            self._say("off", f"{self._path} is damaged ({error}) and cannot be put aside: {trouble}")
             return False
-        self._mended = True
-        self._row_of.clear()
-        if trouble := put_aside(self._path, error):
-            self._say("off", trouble)
-        return not trouble
+        finally:
+            self._spot.release()
+
+    def _open(self) -> TurnRows:
+        with self._spot.opening():
+            self._rows = TurnRows(*self._how)
+        return self._rows
 
     def _let_go(self) -> None:
+        self._close_rows()
+        self._spot.release()
+
+    def _close_rows(self) -> None:
         if self._rows is not None:
-            self._rows.close()
+            with self._spot.closing():
+                self._rows.close()
             self._rows = None
 
     def _say(self, condition: Condition, reason: str) -> None:

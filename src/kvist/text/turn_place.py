@@ -1,13 +1,10 @@
-"""The file of kept answers as a file: whose it is, who may read it, how it goes."""
+"""The file of kept answers as a file: whose it is, who may read it, what is damage."""
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import sqlite3
 import stat
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path as File
 from typing import Final
@@ -15,9 +12,13 @@ from typing import Final
 APPLICATION: Final = int.from_bytes(b"kvtn", "big")
 VERSION: Final = 1
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-"""What SQLite says of a file that is not what was written."""
+"""What SQLite says of a file that is not what was written; the low byte of its code."""
 
 _SQLITE: Final = b"SQLite format 3\0"
+_FORMATS_AT: Final = slice(18, 20)
+_FORMATS: Final = frozenset((1, 2))
+"""How it may be written and read; SQLite only reads a file with another number for writing."""
+
 _APPLICATION_AT: Final = 68
 _VERSION_AT: Final = 60
 _HEADER_BYTES: Final = 100
@@ -26,11 +27,8 @@ _HEADER_BYTES: Final = 100
 _NEWEST_VERSION: Final = 255
 """A file of a newer kvist is left alone; a version above this is no version."""
 
-_PARTS: Final = ("-wal", "-shm", "")
-"""The log goes first: it must never be left beside a file that it does not belong to."""
-
-
-_log = logging.getLogger("kvist.text")
+_LOOK_S: Final = 1.0
+"""How long is waited for another program to let its database be looked into."""
 
 
 class Refused(Exception):
@@ -41,42 +39,11 @@ class Damaged(Exception):
     """What lies there is no file of kept answers, or not any more."""
 
 
-def put_aside(path: File, error: Exception) -> str:
-    """Rename a damaged file and its log to ``<name>.damaged-<n>``, and remove what was put aside before it.
-
-    Says why it could not be done, or nothing.
-    """
-    try:
-        old = _aside(path)
-        numbers = [int(name.name.rpartition("damaged-")[2].partition("-")[0]) for name in old]
-        aside = path.with_name(f"{path.name}.damaged-{max(numbers, default=0) + 1}")
-        for part in _PARTS:
-            with suppress(FileNotFoundError):
-                path.with_name(path.name + part).rename(aside.with_name(aside.name + part))
-        for name in old:
-            name.unlink(missing_ok=True)
-    except OSError as trouble:
-        return f"{path} is damaged ({error}) and cannot be put aside: {trouble}"
-    _log.warning("%s was damaged (%s): it is now %s, and a new one is begun", path, error, aside.name)
-    return ""
-
-
-def forget_aside(path: File, owners: Sequence[str | None]) -> None:
-    """Where somebody is to be forgotten, remove what was put aside: whose rows are whose cannot be told there.
-
-    Raises ``OSError``.
-    """
-    for name in _aside(path) if owners else ():
-        name.unlink(missing_ok=True)
-
-
-def _aside(path: File) -> list[File]:
-    form = re.compile(re.escape(path.name) + r"\.damaged-\d+(-wal|-shm)?")
-    return [name for name in path.parent.iterdir() if form.fullmatch(name.name)]
-
-
 def checked(path: File) -> bool:
-    """Make the file where there is none; whether it can only be read. Raises ``Refused``, ``Damaged``, ``OSError``."""
+    """Make the file where there is none; whether it can only be read.
+
+    Raises ``Refused``, ``Damaged``, ``OSError``, and ``sqlite3.Error`` where it cannot be told whose it is.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -95,6 +62,8 @@ def checked(path: File) -> bool:
             raise Refused(f"{path} has version {version}, this kvist reads {VERSION}: it is left alone")
         if version != VERSION:
             raise Damaged(f"it says that it has version {version}")
+        if not _FORMATS.issuperset(head[_FORMATS_AT]):
+            raise Damaged(f"it says that it has formats {[*head[_FORMATS_AT]]}")
     read_only = not (
         os.access(path, os.W_OK, effective_ids=True) and os.access(path.parent, os.W_OK, effective_ids=True)
     )
@@ -104,17 +73,23 @@ def checked(path: File) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the file is to blame for an error: not its disk, not a lock."""
-    return isinstance(error, Damaged) or getattr(error, "sqlite_errorcode", None) in _DAMAGED
+    """Whether the file is to blame for an error: not its disk, not a lock.
+
+    SQLite quotes a damaged schema in what it says, and where that is no text, Python raises ``UnicodeDecodeError``.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(error, (Damaged, UnicodeDecodeError)) or (code is not None and code & 0xFF in _DAMAGED)
 
 
 def _is_anothers(path: File) -> bool:
-    """Whether this is a sound database without a table of ours."""
+    """Whether this is a sound database without a table of ours. Raises ``sqlite3.Error`` where that cannot be told."""
     try:
-        with closing(sqlite3.connect(f"file:{quoted(path)}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"file:{quoted(path)}?mode=ro", uri=True, timeout=_LOOK_S)) as db:
             return not db.execute("select count(*) from sqlite_schema where name = 'paths'").fetchone()[0]
-    except sqlite3.Error:
-        return False
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if is_damage(error):
+            return False
+        raise
 
 
 def quoted(path: File) -> str:

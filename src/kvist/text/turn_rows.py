@@ -46,6 +46,10 @@ class Seal:
     open: Callable[[str, bytes], bytes | None]
 
 
+class SealFailed(Exception):
+    """A seal raised: nothing is wrong with the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A path read back. ``n`` is its row."""
@@ -62,7 +66,9 @@ class Row:
 
 
 class TurnRows:
-    """The file of one side: what one tokenizer and template wrote. Calls raise ``sqlite3.Error`` and ``OSError``."""
+    """The file of one side: what one tokenizer and template wrote. Calls raise ``sqlite3.Error``, ``OSError``,
+    ``Damaged``, ``SealFailed``, and ``UnicodeDecodeError`` where SQLite quotes what is no text.
+    """
 
     def __init__(self, path: File, side: bytes, max_bytes: int, seal: Seal | None) -> None:
         """Open or begin the file. Raises ``Refused`` besides."""
@@ -138,14 +144,27 @@ class TurnRows:
         plain = struct.pack("<I", len(path.entries))
         plain += b"".join(_ENTRY.pack(len(key), split, end) + key for key, split, end in path.entries) + path.ids
         body = self._digest(path.owner, plain) + plain
-        return self._seal.close(path.owner, body) if self._seal is not None else body
+        if self._seal is None:
+            return body
+        try:
+            return self._seal.close(path.owner, body)
+        except Exception as error:
+            raise SealFailed(str(error)) from error
 
     def _row(self, n: int, owner: str, body: bytes) -> Row | None:
         """A row as it was put; None for any other."""
-        opened = self._seal.open(owner, body) if self._seal is not None else body
+        opened = self._opened(owner, body)
         if opened is None or self._digest(owner, opened[_DIGEST_BYTES:]) != opened[:_DIGEST_BYTES]:
             return None
         return Row(n, owner, *_parsed(opened[_DIGEST_BYTES:]))
+
+    def _opened(self, owner: str, body: bytes) -> bytes | None:
+        if self._seal is None:
+            return body
+        try:
+            return self._seal.open(owner, body)
+        except Exception as error:
+            raise SealFailed(str(error)) from error
 
     def _digest(self, owner: str, plain: bytes) -> bytes:
         state = blake2b(digest_size=_DIGEST_BYTES, person=b"kvist-turns")
