@@ -4,10 +4,17 @@ import json
 import os
 import subprocess
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from cache_kit import chain, disk, filled, fine, kvist
+
+from kvist.cli.cache.facts import gather_facts
+from kvist.cli.cache.place import place_of
+from kvist.ids import RecordId
+from kvist.tier.base import Entry, Label, Usage
+from kvist.tier.tenant_cipher import SEAL_BYTES
 
 LONG = chain("long", 6)
 WIDE = chain("wide", 3, data_bytes=65536)
@@ -139,3 +146,30 @@ def test_too_little_free_space_names_what_to_change(cache):
     told = stat(f"disk:{cache}?size=1GiB&reserve=1000000GiB")
     assert told["condition"] == "ok" and "reserve of 1e+06 GiB" in told["reason"] and "reserve=SIZE" in told["reason"]
     assert "--tier" in told["reason"] and "disk:FOLDER?size=SIZE&reserve=SIZE" in told["reason"]
+
+
+class Streaming:
+    """Records one by one, each with long tokens."""
+
+    name = "s3"
+    long = 1 << 20
+
+    def list(self):
+        for at in range(30):
+            label = Label(RecordId(b"%018d" % at), RecordId(b""), b"o" * 16, 0, "ada", bytes(self.long))
+            yield Entry(label, 8192 + (SEAL_BYTES if at % 3 == 0 else 0), 12288, 0, 0)
+
+    def usage(self):
+        return Usage(30, 30 * 8192, None)
+
+
+def test_stat_counts_records_as_they_come_and_holds_none(tmp_path):
+    """Each has all tokens of its block with it: a place with many would not fit into memory."""
+    tracemalloc.start()
+    facts = gather_facts(place_of({"place": "s3://bucket"}), Streaming(), count=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (facts.sealed_records, facts.plain_records) == (10, 20)
+    (share,) = facts.tenants
+    assert (share.name, share.records, share.data_bytes) == ("ada", 30, 30 * 8192 + 10 * SEAL_BYTES)
+    assert peak < 5 * Streaming.long

@@ -184,7 +184,7 @@ def test_an_interrupt_while_it_waits_for_another_process(cache):
     assert before.keys() <= snapshot(cache).keys()
 
 
-@pytest.mark.parametrize("call,command", [("gc", ["gc"]), ("verify", ["verify"]), ("delete", ["rm", "--all", "--yes"])])
+@pytest.mark.parametrize("call,command", [("gc", ["gc"]), ("verify", ["verify"]), ("clear", ["rm", "--all", "--yes"])])
 def test_an_interrupt_in_the_middle_leaves_a_sound_cache(cache, call, command, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

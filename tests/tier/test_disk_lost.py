@@ -1,11 +1,13 @@
 """Records that are not there any more are counted and said: by opening the folder, by checking it, while serving."""
 
+import errno
 import logging
 
 import pytest
 from crash_bench import MIB, chain, check_books, get, opened, put
 
 from kvist.tier.damage import Damage
+from kvist.tier.disk.io import Io
 from kvist.tier.disk.scan import Lost
 
 FEW, MANY = chain("few", 10, size=20_000), chain("many", 40)
@@ -115,6 +117,41 @@ def test_a_slab_that_is_removed_while_it_is_written_to(folder, caplog):
     tier = opened(folder)
     assert get(tier, new + FEW) == (["hit"] * 30, True) and len(caplog.records) == 1
     tier.close()
+
+
+class Failing(Io):
+    """Fails once where it is told to."""
+
+    at = ""
+
+    def unlink(self, name, dir_fd):
+        if self.at == "unlink" and "damaged" in name:
+            self.at = ""
+            raise OSError(errno.EIO, "the disk is broken")
+        super().unlink(name, dir_fd)
+
+    def commit(self, connection):
+        if self.at == "commit":
+            self.at = ""
+            raise OSError(errno.EIO, "the disk is broken")
+        super().commit(connection)
+
+
+@pytest.mark.parametrize("at", ["unlink", "commit"])
+def test_tidying_that_fails_tells_no_loss_twice(folder, at, caplog):
+    """What was rolled back was not found yet."""
+    io = Failing()
+    tier = opened(folder, io=io)
+    (folder / "index.db.damaged-1").write_bytes(b"x")
+    slab(folder).unlink()
+    io.at = at
+    assert tier.gc() == -1 and not io.at
+    assert tier.usage().damaged_records == 0 and not tier.verify().lost and "with it" not in caplog.text
+    assert tier.gc() >= 0 and tier.gc() >= 0
+    assert tier.verify().lost == (Lost("slab-8192-1.kvs", 40, cut=False),) and caplog.text.count("with it") == 1
+    assert tier.usage().damaged_records == 40
+    tier.close()
+    check_books(folder)
 
 
 def test_another_record_in_its_slot_is_damage(folder):

@@ -209,7 +209,7 @@ def build(
 def _carrier(options: BuildOptions, store: Store, fingerprint: bytes) -> Carrier | None:
     if not options.engine.tiers.places:
         return None
-    tiers = open_places(options.engine.tiers)
+    tiers = open_places(options.engine.tiers, store.layout.block_bytes)
     store.ready(min(READY_BYTES, sum(tier.usage().used_bytes for tier in tiers)))
     checking = Checking(options.engine.tiers.check, store.layout.format, exact=options.numerics == "invariant")
     mover = Mover(tiers, store, origin=fingerprint, clock=WallClock(), checking=checking)

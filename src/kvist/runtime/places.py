@@ -14,6 +14,7 @@ from kvist.tier.base import Tier
 from kvist.tier.master_key import read_master_key
 from kvist.tier.registry import open_tier
 from kvist.units import GIB
+from kvist.units import format_bytes
 
 log = logging.getLogger("kvist.tier")
 
@@ -41,8 +42,11 @@ def folder_of(config: TierConfig) -> Path | None:
     return None
 
 
-def open_places(config: TierConfig) -> list[Tier]:
-    """The tiers, fastest first, sealed where there is a key. Raises ``BadValue`` or ``UsageError``, with none open."""
+def open_places(config: TierConfig, block_bytes: int = 0) -> list[Tier]:
+    """The tiers, fastest first, sealed where there is a key; each has room for a block of ``block_bytes``.
+
+    Raises ``BadValue`` or ``UsageError``, with none open.
+    """
     tiers: list[Tier] = []
     try:
         for text in config.places:
@@ -50,6 +54,9 @@ def open_places(config: TierConfig) -> list[Tier]:
             if any(tier.name == other.name for other in tiers):
                 raise BadValue("tier", text, f"one {tier.name} tier", remedy="give each kind of place once")
             tiers.append(tier)
+            room = tier.usage().capacity_bytes
+            if room is not None and room < block_bytes:
+                raise BadValue("tier", text, f"room for a block at least: {format_bytes(block_bytes)} and its label")
         return _sealed(tiers, config)
     except BaseException:
         close_places(tiers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -88,10 +89,9 @@ def gather_facts(place: Place, tier: Tier, *, count: bool) -> Facts:
     """Ask the tier. ``count``: walk over all records for origins and tenants."""
     origins = tenants = sealed = plain = None
     if count:
-        entries = list(tier.list())
-        origins, tenants = shares(entries)
-        sealed = sum(map(looks_sealed, entries))
-        plain = len(entries) - sealed
+        kinds: Counter[bool] = Counter()
+        origins, tenants = shares(_counted(tier.list(), kinds))
+        sealed, plain = kinds[True], kinds[False]
     usage = tier.usage()
     condition, reason, on_disk, free = str(usage.condition), usage.reason, None, None
     if place.folder is not None:
@@ -101,6 +101,13 @@ def gather_facts(place: Place, tier: Tier, *, count: bool) -> Facts:
             reserve = f"{format_bytes(free)} are free, less than the reserve of {format_bytes(place.reserve_bytes)}"
             reason = f"{reserve}: what is new only takes the place of what is old; {RESERVE_HINT}"
     return Facts(place, tier.name, condition, reason, usage, on_disk, free, origins, tenants, sealed, plain)
+
+
+def _counted(entries: Iterable[Entry], kinds: Counter[bool]) -> Iterator[Entry]:
+    """As they come, none held: each has its tokens with it. ``kinds``: how many look sealed, and how many do not."""
+    for entry in entries:
+        kinds[looks_sealed(entry)] += 1
+        yield entry
 
 
 def shares(entries: Iterable[Entry]) -> tuple[list[Share], list[Share]]:

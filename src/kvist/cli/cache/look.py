@@ -169,7 +169,7 @@ def verify(params: Mapping[str, Any]) -> int:
 
 
 def _verify_folder(place: Place) -> dict[str, Any]:
-    with tidied(place, "verify", may_only_read=True) as tier:
+    with tidied(place, "verify") as tier:
         with byte_bar("reading") as bar:
             found = tier.verify(bar)
         usage = tier.usage()

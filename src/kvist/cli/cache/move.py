@@ -10,7 +10,8 @@ from typing import Any
 
 from kvist.cli.cache.bar import byte_bar
 from kvist.cli.cache.chains import TOKEN_BYTES
-from kvist.cli.cache.opening import NO_BOUND, changed, check_cache, unsealed
+from kvist.cli.cache.nowhere import Nowhere
+from kvist.cli.cache.opening import NO_BOUND, changed, check_cache, keyring_of, master_key_of, unsealed
 from kvist.cli.cache.place import place_of, places_of
 from kvist.cli.cache.several import all_looked_into
 from kvist.cli.cache.tables import clean, counted
@@ -18,6 +19,7 @@ from kvist.cli.cache.tidy import ORIGIN_BYTES
 from kvist.errors import BadValue, StateError, UsageError
 from kvist.tier.base import Entry
 from kvist.tier.bundle import Summary
+from kvist.tier.disk.folder import MARKER
 from kvist.units import format_bytes
 
 
@@ -52,6 +54,10 @@ def _check_file(file: Path, force: bool) -> None:
         raise UsageError(f"{file} cannot be written", remedy="name a file in a folder that exists")
     if file.exists() and not force:
         raise UsageError(f"{file} is there already", remedy="--force overwrites it")
+    parent = file.resolve().parent
+    for folder in {parent, *parent.parents, file.parent.resolve()}:
+        if (folder / MARKER).exists():
+            raise UsageError(f"{file} would lie in the cache {folder}", remedy="name a file elsewhere")
 
 
 def _about(path: Sequence[Entry]) -> dict[str, Any]:
@@ -82,8 +88,13 @@ def import_(params: Mapping[str, Any]) -> int:
     if not params["as_json"]:
         _say(file, about)
     check_cache(place, create=params["create"])
-    if place.sealed and place.key is None:
-        raise UsageError(f"{place.shown} is sealed", remedy="give the key: --tier-key FILE, or env")
+    if place.sealed:
+        keyring_of(place)
+    elif place.key is not None:
+        master_key_of(place.key)
+    if place.folder is not None and not (place.folder / MARKER).exists():
+        # A cache is made only for what it will take: the file is read to its end first.
+        read_bundle(file, Nowhere(), origin=origin)
     with changed(place, size_bytes=place.size_bytes or NO_BOUND, create=params["create"]) as tier:
         target = tier if place.key is None else unsealed(tier, place, new=True)
         with byte_bar("importing") as bar:

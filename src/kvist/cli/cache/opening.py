@@ -91,26 +91,17 @@ def changed(place: Place, *, size_bytes: int = NO_BOUND, create: bool = False) -
 
 
 @contextmanager
-def tidied(place: Place, what: str, *, may_only_read: bool = False) -> Iterator[DiskTier]:
-    """A disk tier, to do ``what`` only such a one can. Raises ``KvistError``."""
+def tidied(place: Place, what: str) -> Iterator[DiskTier]:
+    """A disk tier, to do ``what`` only such a one can, as far as it can be changed. Raises ``KvistError``."""
     if place.folder is None:
         raise UsageError(f"{place.shown} is no disk tier", remedy=f"kvist cache {what} is for folders")
     check_cache(place)
     _quiet(logging.WARNING)
     tier = _disk(place, read_only=False, size_bytes=NO_BOUND)
     try:
-        usage = tier.usage()
-        if usage.condition != "ok" and not may_only_read:
-            raise StateError(f"{place.shown} is {usage.condition}: {usage.reason}", remedy="nothing was changed")
         yield tier
     finally:
         tier.close()
-
-
-def _open(place: Place, *, read_only: bool, size_bytes: int = NO_BOUND) -> Tier:
-    if place.folder is None:
-        return open_tier(place.url, ask_timeout_s=ASK_TIMEOUT_S)
-    return _disk(place, read_only=read_only, size_bytes=size_bytes)
 
 
 def _disk(place: Place, *, read_only: bool, size_bytes: int) -> DiskTier:
@@ -138,14 +129,19 @@ def _check_answers(tier: Tier, place: Place) -> None:
 def keyring_of(place: Place, *, new: bool = False) -> Keyring:
     """The tenants' keys of a sealed place, opened. Raises ``UsageError``; a keyring is only made where ``new`` is."""
     from kvist.tier.keyring import Keyring
-    from kvist.tier.master_key import read_master_key
 
     if place.key is None:
         raise UsageError(f"{place.shown} is sealed", remedy="give the key: --tier-key FILE, or env")
     if place.keyring is None or not (new or place.sealed):
         raise UsageError(f"{place.shown} has no tenants' keys ({KEYRING_NAME})", remedy="it was not sealed with a key")
-    file = None if place.key == KEY_IN_ENVIRONMENT else Path(place.key).expanduser()
-    return Keyring(place.keyring, read_master_key(file))
+    return Keyring(place.keyring, master_key_of(place.key))
+
+
+def master_key_of(key: str) -> bytes:
+    """What was given with ``--tier-key``, read. Raises ``UsageError``."""
+    from kvist.tier.master_key import read_master_key
+
+    return read_master_key(None if key == KEY_IN_ENVIRONMENT else Path(key).expanduser())
 
 
 def unsealed(tier: Tier, place: Place, *, new: bool = False) -> Sealed:
@@ -156,11 +152,15 @@ def unsealed(tier: Tier, place: Place, *, new: bool = False) -> Sealed:
 
 
 def _quiet(level: int) -> None:
-    """What a tier logs is for servers: here it is a line for the person who asked, or nothing."""
+    """What a tier logs is for servers: here it is a line for the person who asked, or nothing.
+
+    How the place is now is left out: what could not be done for it is an error, and that says why.
+    """
     log = logging.getLogger("kvist.tier")
     log.setLevel(level)
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("note: %(message)s"))
+        handler.addFilter(lambda record: not hasattr(record, "condition"))
         log.addHandler(handler)
         log.propagate = False

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kvist.cli.cache.chains import Book
 from kvist.cli.cache.facts import on_disk_bytes
@@ -20,6 +20,7 @@ from kvist.units import format_bytes
 
 if TYPE_CHECKING:
     from kvist.tier.base import Tier
+    from kvist.tier.disk.store import DiskTier
 
 ORIGIN_BYTES = 16
 SERVERS_OWN = ("answers.db", "sessions")
@@ -31,7 +32,7 @@ def gc(params: Mapping[str, Any]) -> None:
     place = place_of(params)
     before = on_disk_bytes(place.folder) if place.folder and place.folder.is_dir() else 0
     with tidied(place, "gc") as tier:
-        _done(tier.gc(), place)
+        _done(tier.gc(), place, tier)
     assert place.folder is not None
     after = on_disk_bytes(place.folder)
     freed = max(0, before - after)
@@ -63,13 +64,12 @@ def rm(params: Mapping[str, Any]) -> None:
         _agree(f"{question}, {format_bytes(removal.data_bytes)}?", params["yes"])
     if place.folder is not None:
         with tidied(place, "rm") as disk:
-            removed = _done(removal.act(disk), place)
+            removed = _done(removal.act(disk), place, disk)
             if chosen == ["everything"]:
-                disk.verify()  # what could not be listed, for its label is damaged, goes here
                 disk.gc()
     else:
         with changed(place) as tier:
-            removed = _done(removal.act(tier), place)
+            removed = _done(removal.act(tier), place, tier)
     if params["as_json"]:
         print(json.dumps({"place": place.shown, "removed_records": removed}))
     else:
@@ -138,6 +138,8 @@ def _all(params: Mapping[str, Any], place: Place) -> _Removal:
     def act(tier: Tier) -> int:
         for tenant in keys.tenants() if keys is not None else ():
             keys.forget(tenant)  # type: ignore[union-attr]
+        if place.folder is not None:
+            return cast("DiskTier", tier).clear()  # also what could not be listed
         origins = sorted({entry.label.origin for entry in book.entries.values()})
         removed = [tier.delete(origin=origin) for origin in origins]
         return min(removed) if min(removed, default=0) < 0 else sum(removed)
@@ -157,7 +159,13 @@ def _agree(question: str, yes: bool) -> None:
         raise StateError("nothing was removed", remedy="answer y to remove")
 
 
-def _done(count: int, place: Place) -> int:
-    if count < 0:
-        raise StateError(f"{place.shown} could not be changed, or not to the end: it is busy", remedy="try again")
-    return count
+def _done(count: int, place: Place, tier: Tier) -> int:
+    """Raises ``StateError`` for what could not be done, with the reason that the tier has."""
+    if count >= 0:
+        return count
+    usage = tier.usage()
+    why = getattr(tier, "trouble", "") or usage.reason or "it is busy"
+    if usage.condition == "ok":
+        raise StateError(f"{place.shown} could not be changed, or not to the end: {why}", remedy="try again")
+    remedy = "free some room there, and try again" if getattr(tier, "is_full", False) else "nothing was changed"
+    raise StateError(f"{place.shown} is {usage.condition}: {why}", remedy=remedy)

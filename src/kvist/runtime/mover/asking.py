@@ -83,16 +83,17 @@ def touch(lane: Lane, tenant: str, ids: Sequence[RecordId]) -> None:
 
 
 def delete(lane: Lane, tenant: str | None, *, origin: bytes) -> tuple[int, str]:
-    """Records removed, or -1 and why: a tier that is not well has not removed all, whatever it says."""
+    """Records removed, or -1 and why: a tier that is off has not removed all, whatever it says."""
     try:
         removed = lane.tier.delete(tenant=tenant, origin=origin)
     except Exception as error:
         lane.blame(error)
         return -1, f"{lane.name}: {type(error).__name__}: {error}"
     usage = lane.usage()
-    if removed >= 0 and (usage.condition == "ok" or (usage.condition == "read-only" and removed)):
+    if removed >= 0 and usage.condition != "off":
         return removed, ""
-    return -1, f"{lane.name}: {usage.reason or 'it could not be asked to the end'}"
+    why = usage.reason or getattr(lane.tier, "trouble", "") or "it could not be asked to the end"
+    return -1, f"{lane.name}: {why}"
 
 
 def _check_count(asked: Sequence[object], answers: Sequence[object]) -> None:

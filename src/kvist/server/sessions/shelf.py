@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kvist.tier.bundle_read import read_about
 
 FOLDER_NAME: Final = "sessions"
 SUFFIX: Final = ".kvist"
+log: Final = logging.getLogger("kvist.server")
 MOST_SESSIONS: Final = 1000
 """Of one tenant."""
 
@@ -28,9 +30,15 @@ class Shelf:
 
     @staticmethod
     def of(folder: Path, owner: str) -> Shelf:
-        """The shelf of ``owner`` in the folder of all."""
+        """The shelf of ``owner`` in the folder of all. No symlink is followed: ``Refusal``, and a line in the log."""
         digest = blake2b(owner.encode(), digest_size=16, person=b"kvist-session")
-        return Shelf(folder / digest.hexdigest())
+        shelf = folder / digest.hexdigest()
+        for path in (folder, shelf):
+            if _is_other(path):
+                log.warning("%s is not a folder: no session is saved to it or read from it", path)
+                what = f"{FOLDER_NAME} in the cache folder is not a folder (a symlink is not followed)"
+                raise Refusal(503, "sessions_refused", what, remedy="remove it from the cache folder")
+        return Shelf(shelf)
 
     def path(self, name: str) -> Path:
         """The file of a session, there or not."""
@@ -87,6 +95,14 @@ class Shelf:
 def named(error: UsageError, path: Path) -> str:
     """What is wrong with a file, without telling where it lies."""
     return str(error).replace(str(path), path.name.removesuffix(SUFFIX))
+
+
+def _is_other(path: Path) -> bool:
+    """Whether something else than a folder has this name."""
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_file(path: Path) -> bool:

@@ -14,6 +14,7 @@ from kvist.tier.disk.health import LOG, Health, reason_of
 from kvist.tier.disk.index import Busy, Index, Unusable, is_busy, is_corrupt
 from kvist.tier.disk.io import Io
 from kvist.tier.disk.owner import Gate
+from kvist.tier.disk.room import Gone, free_up_unopened, wants_room
 from kvist.tier.disk.scan import Ground, settle
 
 FAULTS: Final = (OSError, sqlite3.Error, Busy, Unusable, *BAD_VALUE)
@@ -23,16 +24,23 @@ T = TypeVar("T")
 
 
 class Access:
-    """The index of an open tier. Any thread may use it. ``ground`` is None where the folder is only read."""
+    """The index of an open tier. Any thread may use it. ``ground`` is None where the folder is only read.
 
-    def __init__(self, folder: Folder, io: Io, ground: Ground | None, health: Health, *, wal_pages: int) -> None:
+    ``gone``: what its bytes may be destroyed of, if that is what it takes to open the index on a full filesystem.
+    """
+
+    def __init__(
+        self, folder: Folder, io: Io, ground: Ground | None, health: Health, *, wal_pages: int, gone: Gone | None = None
+    ) -> None:
         """Raises ``FAULTS``."""
         self._folder, self._io, self._ground, self._health = folder, io, ground, health
         self._wal_pages = wal_pages
         self._lock, self._idle = threading.Lock(), threading.Condition()
         self._busy, self._closed = 0, False
         self._old: list[Index] = []
+        self._gone = gone
         self._index = self._open(None)
+        self._gone = None
 
     @contextmanager
     def using(self) -> Iterator[bool]:
@@ -56,8 +64,11 @@ class Access:
 
         return self._safely(go, default)
 
-    def change(self, change: Callable[[sqlite3.Connection, Ground], T], timeout_s: float) -> T | None:
-        """One transaction; None when it could not be done."""
+    def change(
+        self, change: Callable[[sqlite3.Connection, Ground], T], timeout_s: float,
+        failed: list[BaseException] | None = None,
+    ) -> T | None:  # fmt: skip
+        """One transaction; None when it could not be done (what it ``failed`` with goes to the end of that list)."""
         ground = self._ground
         if ground is None:
             return None
@@ -66,14 +77,18 @@ class Access:
             with self.current().write(timeout_s) as c:
                 return change(c, ground)
 
-        return self._safely(go, None)
+        return self._safely(go, None, failed)
+
+    def wants_room(self, error: BaseException) -> bool:
+        """Whether something failed because the filesystem is full."""
+        return wants_room(error, self._folder, self._io)
 
     def checkpoint(self) -> None:
         """Fold the index's log back, if that can be done now."""
         if self._ground is not None:
             self._safely(lambda: self.current().checkpoint(), None)
 
-    def _safely(self, call: Callable[[], T], default: T) -> T:
+    def _safely(self, call: Callable[[], T], default: T, failed: list[BaseException] | None = None) -> T:
         with self.using() as is_open:
             for again in (True, False):
                 index = self._index
@@ -83,6 +98,8 @@ class Access:
                     return call()
                 except FAULTS as error:
                     if not again or not self.mended(index, error):
+                        if failed is not None:
+                            failed.append(error)
                         break
         return default
 
@@ -140,6 +157,15 @@ class Access:
             return self._settled(self._ground)
 
     def _settled(self, ground: Ground) -> Index:
+        try:
+            return self._settled_once(ground)
+        except FAULTS as error:
+            if self._gone is None or not self.wants_room(error):
+                raise
+        free_up_unopened(ground, self._gone, wal_pages=self._wal_pages)
+        return self._settled_once(ground)
+
+    def _settled_once(self, ground: Ground) -> Index:
         index = Index(self._folder, self._io, wal_pages=self._wal_pages)
         try:
             settle(index, ground)

@@ -173,10 +173,17 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def collect(c: sqlite3.Connection, ground: Ground, active: Sequence[RecordId]) -> int:
-    """Orphans, wipes, empty slabs, holes. Says how many bytes of the device came free."""
-    told(agree(c, ground), ground)
+    """Orphans, wipes, empty slabs, holes. Says how many bytes of the device came free.
+
+    Ends the transaction itself, and leaves an empty one: what has gone is told once it is on record, so only once.
+    """
+    lost = agree(c, ground)
     reclaim(c, ground.places, ground.owner, active)
     ground.places.wipe(c)
     for name in ground.folder.put_aside():
         ground.io.unlink(name, ground.folder.fd)
-    return remove_empty(c, ground)
+    freed = remove_empty(c, ground)
+    ground.io.commit(c)
+    told(lost, ground)
+    c.execute("begin")
+    return freed

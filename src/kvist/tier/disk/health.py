@@ -64,6 +64,15 @@ class Health:
                 self._pause_s = 0.0
                 self._change("ok", "")
 
+    def hopeful(self) -> None:
+        """Something was removed: the next write is tried at once."""
+        with self._lock:
+            self._again_s = 0.0
+
+    def tell(self, what: str) -> None:
+        """A line in the log that changes nothing."""
+        LOG.warning("disk tier %s: %s", self._place, what)
+
     def bounded(self, by: str) -> None:
         """Something else than the capacity bounds what is held (empty: nothing does); records make room for others."""
         with self._lock:
@@ -78,5 +87,7 @@ class Health:
 
     def _change(self, condition: Condition, reason: str) -> None:
         if condition != self.condition:
-            LOG.warning("disk tier %s: %s -> %s%s", self._place, self.condition, condition, reason and f" ({reason})")
+            why = reason and f" ({reason})"
+            told = {"condition": condition}  # so that who shows the condition in another way can leave this line out
+            LOG.warning("disk tier %s: %s -> %s%s", self._place, self.condition, condition, why, extra=told)
         self.condition, self.reason = condition, reason

@@ -27,6 +27,7 @@ DOOMED: Final = 2
 
 BUSY_S: Final = 5.0
 CHECKPOINT_MS: Final = 50
+ALONE_S: Final = 0.2
 
 SCHEMA: Final = (
     "create table state(one integer primary key, clock integer not null, evicted integer not null,"
@@ -94,6 +95,28 @@ def is_full(error: sqlite3.Error) -> bool:
     return _code(error) == sqlite3.SQLITE_FULL
 
 
+def is_io(error: sqlite3.Error) -> bool:
+    """Whether a file could not be had or written, for whatever reason."""
+    return _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+
+
+@contextmanager
+def alone(folder: Folder) -> Iterator[sqlite3.Connection]:
+    """An index that is there already, in one transaction, for nobody else: this takes no shared-memory file.
+
+    What is not committed is rolled back. Raises ``sqlite3.Error`` (busy: somebody has it open).
+    """
+    path = urllib.parse.quote(str(folder.path / INDEX))
+    connection = sqlite3.connect(f"file:{path}?mode=rw", timeout=ALONE_S, isolation_level=None, uri=True)
+    connection.text_factory = bytes
+    try:
+        connection.execute("pragma locking_mode = exclusive")
+        connection.execute("begin immediate")
+        yield connection
+    finally:
+        connection.close()
+
+
 def _code(error: sqlite3.Error) -> int:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # raised by the module itself, over a value that it cannot read
@@ -147,11 +170,13 @@ class Index:
             return connection
         if self._empty:
             return self._open(":memory:")
+        connection = self._open(f"file:{path}?mode=ro")
         try:
-            connection = self._open(f"file:{path}?mode=ro")
             connection.execute("select count(*) from sqlite_schema").fetchone()
             return connection
         except sqlite3.OperationalError:
+            self._all.remove(connection)
+            connection.close()  # its lock would keep everybody from having the index alone
             # Without the right to make the shared-memory file: as it stands, the log's newest records left out.
             return self._open(f"file:{path}?immutable=1")
 
@@ -215,7 +240,12 @@ class Index:
         """
         while self._folder.sizes((INDEX_PARTS[0],)) > self._wal_pages * 4096 * 5 // 4:
             self._writer.execute(f"pragma busy_timeout = {CHECKPOINT_MS}")
-            self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+            try:
+                self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+            except sqlite3.Error as error:
+                if is_full(error):
+                    return  # it cannot grow either
+                raise
             if time.monotonic() > deadline_s:
                 raise Busy
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from kvist.errors import StateError
 from kvist.ids import RecordId
@@ -22,12 +21,10 @@ from kvist.tier.disk.owner import Owner
 from kvist.tier.disk.places import Places, wal_pages
 from kvist.tier.disk.put import Writer
 from kvist.tier.disk.puts import Puts
+from kvist.tier.disk.room import LEAST_BYTES, Gone
 from kvist.tier.disk.scan import Ground
 from kvist.tier.disk.slab import Slabs
 from kvist.tier.disk.touches import Touches
-
-LEAST_BYTES: Final = 1 << 17
-"""With less than this free, opening an index fails in ways that do not say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,9 @@ class How:
 class Opened:
     """The parts. ``puts`` and ``ground`` are None where the folder is only read; its ``reason`` says why."""
 
-    def __init__(self, how: How, folder: Folder, health: Health, touches: Touches, damage: Damage) -> None:
+    def __init__(
+        self, how: How, folder: Folder, health: Health, touches: Touches, damage: Damage, gone: Gone | None = None
+    ) -> None:
         """Raises ``FAULTS``."""
         io = how.io
         self.folder, self.damage = folder, damage
@@ -65,7 +64,7 @@ class Opened:
                 owner = Owner(folder, io)
                 self.ground = Ground(folder, io, self.slabs, places, owner)
                 self.writer = Writer(self.slabs, places, owner, touches, sync=how.sync)
-            self.access = Access(folder, io, self.ground, health, wal_pages=pages)
+            self.access = Access(folder, io, self.ground, health, wal_pages=pages, gone=gone)
         except BaseException:
             self._let_go()
             raise
@@ -74,12 +73,15 @@ class Opened:
             self.puts = Puts(self.writer, self.access, self.ground.places, health, most_records=most)
 
     @staticmethod
-    def of(how: How, health: Health, touches: Touches, damage: Damage) -> Opened:
-        """Open a folder, to read only where nothing else can be had. Raises ``kvist.errors``."""
+    def of(how: How, health: Health, touches: Touches, damage: Damage, gone: Gone | None = None) -> Opened:
+        """Open a folder, to read only where nothing else can be had. Raises ``kvist.errors``.
+
+        ``gone``: opened to remove this; on a full filesystem its bytes go first.
+        """
         folder = open_folder(how.path, how.io, read_only=how.read_only)
         try:
             try:
-                return Opened(how, folder, health, touches, damage)
+                return Opened(how, folder, health, touches, damage, gone)
             except (OSError, sqlite3.OperationalError) as error:
                 # What is there can still be read.
                 full = how.io.free_bytes(folder.fd) < LEAST_BYTES

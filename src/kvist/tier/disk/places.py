@@ -31,6 +31,19 @@ def wal_pages(capacity_bytes: int) -> int:
     return max(32, min(1000, capacity_bytes // (64 * 4096)))
 
 
+def least_capacity(slot_bytes: int) -> int:
+    """With less than this a tier keeps not one record that takes so much: the index needs room too."""
+    least = LEAST_CAPACITY_BYTES
+    while (more := slot_bytes + ROW_BYTES + _base_bytes(wal_pages(least))) > least:
+        least = more
+    return least
+
+
+def _base_bytes(log_pages: int) -> int:
+    """What an index without records takes."""
+    return (24 + 2 * log_pages) * 4096
+
+
 def runs(places: Iterable[Place], longest: int = 1 << 30) -> Iterator[tuple[Place, int]]:
     """Neighbours together: (first place, how many)."""
     first, n = None, 0
@@ -54,7 +67,7 @@ class Places:
         """``log_pages``: after so many the index's log is folded back."""
         self._slabs, self._folder, self._io = slabs, folder, io
         self._capacity_bytes, self._reserve_bytes = capacity_bytes, reserve_bytes
-        self._base_bytes = (24 + 2 * log_pages) * 4096
+        self._base_bytes = _base_bytes(log_pages)
         self.short_of_space = False
         """Whether the filesystem, not the capacity, kept the slabs from growing last time."""
 
@@ -66,6 +79,15 @@ class Places:
         """How many bytes the slabs may still grow by; negative: they are too large."""
         now, most = self._index_bytes(c)
         return self._capacity_bytes - self.held_bytes(c) - max(now, most)
+
+    def too_small(self, slot_bytes: int) -> str:
+        """Why the capacity is too small for a single record that takes so much; empty: it is not."""
+        least = least_capacity(slot_bytes)
+        if self._capacity_bytes >= least:
+            return ""
+        size, record = format_bytes(self._capacity_bytes), format_bytes(slot_bytes)
+        what = f"its size of {size} has no room for a record of {record} beside the index, so it keeps nothing"
+        return f"{what}: give it {least:,} bytes at least"
 
     def _index_bytes(self, c: sqlite3.Connection) -> tuple[int, int]:
         """What the index takes, and what it will take with the slots that there are."""

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from kvist.ids import RecordId
 from kvist.tier.base import Put, Record
 from kvist.tier.disk.access import FAULTS, Access
-from kvist.tier.disk.health import NO_ROOM, Health, reason_of
-from kvist.tier.disk.index import BUSY_S, Busy, Index, is_full
+from kvist.tier.disk.health import Health, reason_of
+from kvist.tier.disk.index import BUSY_S, Busy, Index
 from kvist.tier.disk.places import Places
 from kvist.tier.disk.put import Job, Pending, Writer, job
 from kvist.tier.disk.reclaim import evict, next_tick, use_ancestors
@@ -33,6 +33,7 @@ class Puts:
     def __init__(self, writer: Writer, access: Access, places: Places, health: Health, *, most_records: int) -> None:
         self._writer, self._access, self._places, self._health = writer, access, places, health
         self._most_records = most_records
+        self._told_too_small = False
 
     def put(self, records: Sequence[Record], deadline_s: float) -> list[Put]:
         """The answers."""
@@ -56,7 +57,15 @@ class Puts:
         finally:
             if waiting:  # nobody reads the callers' bytes when this returns, whatever happened
                 wait(waiting[1].writes)
+        self._tell_too_small(jobs)
         return [j.answer or "error" for j in jobs]
+
+    def _tell_too_small(self, jobs: Sequence[Job]) -> None:
+        """Once: a tier that can keep nothing at all is a mistake of whoever gave its size."""
+        refused = None if self._told_too_small else next((j for j in jobs if j.answer == "full"), None)
+        if refused and (why := self._places.too_small(refused.slot_bytes)):
+            self._told_too_small = True
+            self._health.tell(why)
 
     def _batches(self, records: Sequence[Record], jobs: list[Job], failed: set[RecordId]) -> Iterator[list[Job]]:
         """Made while earlier ones are written; the first is small, so that the device soon has something to do."""
@@ -106,15 +115,16 @@ class Puts:
                 _answer(batch, "timeout", failed)
                 return None
             except FAULTS as error:
-                if again and _is_full(error) and self._make_room(batch):
+                is_full = self._access.wants_room(error)
+                if again and is_full and self._make_room(batch):
                     continue
                 if again and isinstance(error, FileNotFoundError) and self._lost_a_slab():
                     continue
                 if again and self._access.mended(index, error):
                     continue
                 self._health.failed(reason_of(error))
+                _answer(batch, "full" if is_full else "error", failed)
                 break
-        _answer(batch, "error", failed)
         return None
 
     def _lost_a_slab(self) -> bool:
@@ -145,9 +155,3 @@ def _answer(batch: list[Job], answer: Put, failed: set[RecordId]) -> None:
         if j.answer is None:
             j.answer = answer
             failed.add(j.id)
-
-
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, sqlite3.Error):
-        return is_full(error)
-    return isinstance(error, OSError) and error.errno in NO_ROOM

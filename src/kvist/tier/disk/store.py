@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from kvist.errors import BadValue, KvistError
 from kvist.ids import RecordId
@@ -16,14 +17,19 @@ from kvist.tier.base import Entry, Got, Label, Put, Record, Usage
 from kvist.tier.damage import disk_damage
 from kvist.tier.disk import admin
 from kvist.tier.disk.get import Row, Want, may_be_id
-from kvist.tier.disk.health import Health
-from kvist.tier.disk.index import BUSY_S
+from kvist.tier.disk.health import Health, reason_of
+from kvist.tier.disk.index import BUSY_S, Busy
 from kvist.tier.disk.io import Io
 from kvist.tier.disk.opened import How, Opened
 from kvist.tier.disk.places import LEAST_CAPACITY_BYTES
+from kvist.tier.disk.reclaim import reclaim
+from kvist.tier.disk.room import Gone, free_up
 from kvist.tier.disk.scan import Ground
 from kvist.tier.disk.slab import Slabs
 from kvist.tier.disk.touches import Touches
+from kvist.units import format_bytes
+
+T = TypeVar("T")
 
 
 class DiskTier:
@@ -35,6 +41,10 @@ class DiskTier:
         path = os.path.realpath(how.path)
         self._how = how
         self.health = Health(path)
+        self.trouble = ""
+        """Why the last removal could not be done; empty: it was."""
+        self.is_full = False
+        """Whether that was for want of room on the filesystem."""
         self._damage = disk_damage(path)
         self._touches = Touches()
         self._usage = Usage(0, 0, how.capacity_bytes)
@@ -78,11 +88,14 @@ class DiskTier:
         now = self._now
         if now.puts is not None or self._how.read_only or not self.health.may_try():
             return now
+        return self._opened_again(now, None)
+
+    def _opened_again(self, now: Opened, gone: Gone | None) -> Opened:
         with self._opening:
             if self._now is not now or self._closed:
                 return self._now
             try:
-                new = Opened.of(self._how, self.health, self._touches, self._damage)
+                new = Opened.of(self._how, self.health, self._touches, self._damage, gone)
             except KvistError as error:
                 self.health.failed(error.what)
                 return now
@@ -143,15 +156,60 @@ class DiskTier:
             self._touches.restore(taken)
 
     def delete(self, *, ids: Sequence[RecordId] = (), tenant: str | None = None, origin: bytes | None = None) -> int:
-        """Remove records and destroy their bytes before their slots are used again; -1: it could not be done."""
+        """Remove records and destroy their bytes before their slots are used again.
+
+        -1: it could not be done; ``trouble`` says why.
+        """
         if not ids and tenant is None and origin is None:
             return 0
-        n = self._now.access.change(lambda c, ground: admin.delete(c, ground, ids, tenant, origin), BUSY_S)
+        return self._remove(Gone(ids, tenant, origin))
+
+    def clear(self) -> int:
+        """Remove all records; -1: it could not be done."""
+        return self._remove(Gone(everything=True))
+
+    def _remove(self, gone: Gone) -> int:
+        def delete(c: sqlite3.Connection, ground: Ground) -> int:
+            reclaim(c, ground.places, ground.owner, self._active())  # what could not be taken back is no record
+            return gone.delete(c, ground)
+
+        n = self._freeing(delete, gone)
         if n is None:
-            return -1
+            return -1 if self._closed or self._now.folder.slabs() else 0  # nothing is there to be removed
         self._now.access.change(lambda c, ground: ground.places.wipe(c), BUSY_S)
         self._now.access.checkpoint()
+        if n:
+            self.health.hopeful()
         return n
+
+    def _freeing(self, change: Callable[[sqlite3.Connection, Ground], T], gone: Gone) -> T | None:
+        """A change that frees room, done also where there is none: what is to go is destroyed first."""
+        now, failed = self._now, list[BaseException]()
+        if now.ground is None and not self._how.read_only:
+            now = self._opened_again(now, gone)
+
+        def room_first(c: sqlite3.Connection, ground: Ground) -> T:
+            free_up(c, ground, gone)
+            return change(c, ground)
+
+        done = now.access.change(change, BUSY_S, failed)
+        if done is None and failed and now.access.wants_room(failed[-1]):
+            done = now.access.change(room_first, BUSY_S, failed)
+        self.is_full = done is None and bool(failed) and now.access.wants_room(failed[-1])
+        self.trouble = "" if done is not None else self._why(failed)
+        return done
+
+    def _why(self, failed: Sequence[BaseException]) -> str:
+        if not failed:
+            return self.health.reason or "it is closed"
+        if isinstance(failed[-1], Busy):
+            return "it is busy: others write to it"
+        why = reason_of(failed[-1])
+        if self.is_full:
+            free = self._how.io.free_bytes(self._now.folder.fd)
+            why = f"its filesystem is full: {format_bytes(free)} are free, too little to note what is gone"
+        self.health.failed(why)
+        return why
 
     def list(self, *, origin: bytes | None = None, tenant: str | None = None) -> Iterator[Entry]:
         """Every record, shallow before deep. Their labels are read from the slabs, so this takes its time."""
@@ -203,11 +261,17 @@ class DiskTier:
 
         Says how many bytes of the device came free; -1: it could not be done.
         """
-        writer = self._now.writer
-        active = writer.active if writer else tuple
-        freed = self._now.access.change(lambda c, ground: admin.collect(c, ground, active()), BUSY_S)
+
+        def collect(c: sqlite3.Connection, ground: Ground) -> int:
+            return admin.collect(c, ground, self._active())
+
+        freed = self._freeing(collect, Gone())
         self._now.access.checkpoint()
         return -1 if freed is None else freed
+
+    def _active(self) -> Sequence[RecordId]:
+        writer = self._now.writer
+        return writer.active() if writer else ()
 
     def close(self) -> None:
         """Write down what is only in memory and let go of files. What runs ends first."""
