@@ -257,33 +257,6 @@ def test_seeds_replace(tmp_path):
     assert counters.loaded_tokens == 5 * B == out.cached_tokens
 
 
-@pytest.mark.parametrize("kv", ["f32", "f16", "int8t", "f16/int8t"])
-@pytest.mark.parametrize("numerics", ["invariant", "fast"])
-def test_f056_a_record_that_is_wrong_although_its_checksum_is_right_is_found(kv, numerics):
-    """The tier has another prompt's bytes under this key: computing the end again finds it, and puts the right one."""
-    tier = StubTier("disk")
-    prompt = words(6 * B + 2)
-    request = ask("a", prompt, 3)
-    once("llama", tier, request, format=kv, numerics=numerics)
-    once("llama", tier, ask("b", words(6 * B + 2, seed=8), 1), format=kv, numerics=numerics)
-    mine = [id for id, (label, _) in tier.records.items() if label.tokens in pack_tokens(prompt)]
-    last = max(mine, key=lambda id: tier.records[id][0].depth)
-    other = next(data for id, (label, data) in tier.records.items() if id not in mine)
-    right = tier.records[last]
-    eng = engine("llama", tiers=(tier,), format=kv, numerics=numerics, tier_check=1.0)
-    run(eng, [request])
-    flush(eng)
-    assert eng.executor.counters["tier_disk_checked_records"] == 1
-    assert eng.executor.counters["tier_disk_mismatched_records"] == 0
-    tier.records[last] = (right[0], other)
-    eng = engine("llama", tiers=(tier,), format=kv, numerics=numerics, tier_check=1.0)
-    run(eng, [request])
-    flush(eng)
-    assert eng.executor.counters["tier_disk_mismatched_records"] == 1
-    if numerics == "invariant":
-        assert tier.records[last][1] == right[1]
-
-
 def test_a_program_that_just_ends_has_written_what_it_computed(tmp_path):
     code = f"""
 from test_tier_faults import TEXT, options

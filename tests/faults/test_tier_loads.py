@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,6 +12,7 @@ pytest.importorskip("xxhash")
 from tier_stubs import StubTier  # noqa: E402
 from tiny_engine import B, ask, engine, flush, run, words  # noqa: E402
 
+from kvist.cache.keys import pack_tokens  # noqa: E402
 from kvist.runtime.mover import mover  # noqa: E402
 from kvist.tier.disk.store import DiskTier  # noqa: E402
 from kvist.units import MIB  # noqa: E402
@@ -115,3 +117,50 @@ def test_f056_repeats_are_the_same_across_restarts_at_every_length(family, kv, t
     assert loaded >= 20 * B
     third, _ = life(tmp_path / "b", 1)
     assert all(said == want for said in (*first, *second, *third))
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16", "int8t", "f16/int8t"])
+@pytest.mark.parametrize("numerics", ["invariant", "fast"])
+def test_f056_a_record_that_is_wrong_although_its_checksum_is_right_is_found(kv, numerics):
+    """The tier has another prompt's bytes under this key: computing the end again finds it, and puts the right one."""
+    tier = StubTier("disk")
+    prompt = words(6 * B + 2)
+    request = ask("a", prompt, 3)
+    serve(tier, request, format=kv, numerics=numerics)
+    serve(tier, ask("b", words(6 * B + 2, seed=8), 1), format=kv, numerics=numerics)
+    mine = [id for id, (label, _) in tier.records.items() if label.tokens in pack_tokens(prompt)]
+    last = max(mine, key=lambda id: tier.records[id][0].depth)
+    other = next(data for id, (label, data) in tier.records.items() if id not in mine)
+    right = tier.records[last]
+    _, eng = serve(tier, request, format=kv, numerics=numerics, tier_check=1.0)
+    assert eng.executor.counters["tier_disk_checked_records"] == 1
+    assert eng.executor.counters["tier_disk_mismatched_records"] == 0
+    tier.records[last] = (right[0], other)
+    _, eng = serve(tier, request, format=kv, numerics=numerics, tier_check=1.0)
+    assert eng.executor.counters["tier_disk_mismatched_records"] == 1
+    label, mended = tier.records[last]
+    assert label == right[0] and far(mended, right[1], kv) < 0.02 < 0.9 < far(mended, other, kv)
+    assert numerics == "fast" or mended == right[1]
+    _, eng = serve(tier, request, format=kv, numerics=numerics, tier_check=1.0)
+    assert eng.executor.counters["tier_disk_checked_records"] == 1
+    assert eng.executor.counters["tier_disk_mismatched_records"] == 0
+    longer = ask("c", (*prompt, 9), 3)
+    said, eng = serve(tier, longer, format=kv, numerics=numerics)
+    assert eng.scheduler.counters.loaded_tokens == 6 * B and said == reference("llama", [longer], format=kv)["c", 0]
+
+
+def far(a, b, kv):
+    """How far two records lie apart: root mean square, of one's numbers (where they are no floats: of its codes)."""
+    element = {"f32": np.float32, "f16": np.float16}.get(kv, np.int8)
+    x, y = (np.frombuffer(data, np.uint8).view(element).astype(np.float64) for data in (a, b))
+    both = np.isfinite(x) & np.isfinite(y)
+    assert both.any() and np.array_equal(np.isfinite(x), np.isfinite(y))
+    return float(np.linalg.norm(x[both] - y[both]) / np.linalg.norm(y[both]))
+
+
+def serve(tier, request, **how):
+    """One engine from start to end over a tier: its answer, and itself."""
+    eng = engine("llama", tiers=(tier,), **how)
+    out = run(eng, [request])[request.id, 0]
+    flush(eng)
+    return out.tokens, eng

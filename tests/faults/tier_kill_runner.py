@@ -1,7 +1,7 @@
 """Lives of a real engine over a disk tier, each a fork of this process, killed at a chosen operation or moment.
 
-``python tier_kill_runner.py FOLDER MODES``: JSON, a list of [mode, first, step]. A mode is ``before``, ``after`` or
-``torn`` (half of a write is done) an operation on a file, or ``moment`` (SIGKILL after a while, ``first`` times). After
+``python tier_kill_runner.py FOLDER MODES``: JSON, a list of [mode, first, step]. A mode is ``before`` or ``after`` an
+operation on a file, ``torn`` (half of a write is done) or ``moment`` (SIGKILL after a while, ``first`` times). After
 each life the next one asks everything again.
 """
 
@@ -83,11 +83,18 @@ def look(model, place, want):
     return loaded[1]
 
 
+class TearingIo(KillingIo):
+    """Counts writes alone: in other operations there is nothing to tear."""
+
+    def _step(self, call, args, name):
+        return super()._step(call, args, name) if name == "pwritev" else call(*args)
+
+
 def killed_at(model, place, at, mode):
     """True: it came to its end first."""
 
     def act():
-        store.Io = lambda: KillingIo(at, mode)
+        store.Io = lambda: (TearingIo if mode == "torn" else KillingIo)(at, mode)
         life(model, place, (ON, NEW))
 
     code = ended(fork(act))
@@ -103,19 +110,23 @@ def killed_after(model, place, seconds):
 
 
 def lives(folder, want, mode, first, step):
-    """Kill after kill, each over a copy of the older snapshot; how often, and what there was of the new one."""
+    """Kill after kill, each over a copy of the older snapshot; how often, and what there was of the new one.
+
+    Operations (``torn``: writes) from ``first`` on, each ``step``-th, until one never comes.
+    """
     model, template, place = folder / "model", folder / "template", folder / "place"
     draw, kills, new_loaded, at, over = random.Random(first), 0, set(), first, False
-    while not over:
+    while not over and (mode != "moment" or kills < first):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(template, place)
         if mode == "moment":
             killed_after(model, place, 0.3 * draw.random())
-            over = kills + 1 == first
         else:
             over, at = killed_at(model, place, at, mode), at + step
-        kills += 1
-        new_loaded.add(look(model, place, want))
+        new = look(model, place, want)
+        if not over:
+            kills += 1
+            new_loaded.add(new)
     return {"kills": kills, "new": sorted(new_loaded)}
 
 

@@ -13,8 +13,7 @@ from kvist.errors import BadValue
 from kvist.tier.base import Tier
 from kvist.tier.master_key import read_master_key
 from kvist.tier.registry import open_tier
-from kvist.units import GIB
-from kvist.units import format_bytes
+from kvist.units import GIB, format_bytes
 
 log = logging.getLogger("kvist.tier")
 
