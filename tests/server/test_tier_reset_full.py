@@ -45,6 +45,7 @@ def test_a_tier_that_takes_nothing_for_the_reserve_and_has_nothing(tmp_path):
         with serving(served) as client:
             client.complete(LONG)
             client.settled()
+            assert client.server.service.served.places.flush(10)
             assert tier.usage().condition == "read-only"
             told = client.post("/reset_prefix_cache")
             assert told.status_code == 200 and told.json()["tiers"] == {"disk": {"records": 0}}

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from turn_file_kit import SIDE, again, attached, holds, talk
 
-from kvist.text import turn_file, turn_rows
+from kvist.text import turn_file, turn_sqlite
 from kvist.text.turn_rows import Seal, TurnRows
 from kvist.text.turn_store import ENTRY_TOKENS, TurnStore
 
@@ -24,7 +24,7 @@ def path(tmp_path):
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(turn_file, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(turn_rows, "BUSY_S", 0.1)
+    monkeypatch.setattr(turn_sqlite, "BUSY_S", 0.1)
 
 
 def test_what_was_put_is_there_again_and_goes_on(path):

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from turn_file_kit import again, attached, holds, talk
 
-from kvist.text import turn_aside, turn_file, turn_rows
+from kvist.text import turn_aside, turn_file, turn_sqlite
 from kvist.text.turn_aside import Spot
 from kvist.text.turn_place import Damaged, is_damage
 from kvist.text.turn_rows import Seal, TurnRows
@@ -23,7 +23,7 @@ def path(tmp_path):
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(turn_file, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(turn_rows, "BUSY_S", 0.1)
+    monkeypatch.setattr(turn_sqlite, "BUSY_S", 0.1)
 
 
 def kept(path, name=b"old", turns=3):

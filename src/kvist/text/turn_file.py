@@ -11,9 +11,10 @@ import threading
 from pathlib import Path as File
 from typing import Final, Literal
 
-from kvist.text.turn_aside import Spot, forget_aside
+from kvist.text.turn_aside import forget_aside
+from kvist.text.turn_held import Held
 from kvist.text.turn_place import Refused, is_damage
-from kvist.text.turn_rows import Seal, TurnRows
+from kvist.text.turn_rows import Seal
 from kvist.text.turn_store import Path, TurnStore
 from kvist.text.turn_waiting import bytes_of, remember, restored, without
 
@@ -24,9 +25,6 @@ WAITING_BYTES: Final = 16 << 20
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-
-MOST_ROWS: Final = 1 << 16
-"""Paths whose rows are known; what grows on from an earlier one gets a row of its own."""
 
 _log = logging.getLogger("kvist.text")
 
@@ -43,10 +41,7 @@ class TurnFile:
         self.reason = ""
         self.loaded = self.written = self.dropped = self.unreadable = 0
         self._store = store
-        self._path = path
-        self._spot = Spot(path)
-        self._how = (path, side, max_bytes, seal)
-        self._rows: TurnRows | None = None
+        self._held = Held(path, side, max_bytes, seal)
         self._row_of: dict[int, int] = {}  # serial of a path in the store -> its row
         self._waiting: dict[int, Path] = {}
         self._waiting_bytes = 0  # of what waits, and of what is being written
@@ -86,7 +81,7 @@ class TurnFile:
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything asked so far is on its way to the disk; False where it is not by then."""
         with self._changed:
-            return self._changed.wait_for(self._idle, timeout_s)
+            return self._changed.wait_for(lambda: not (self._waiting or self._forget or self._at_work), timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits and stop. What cannot be written in time is lost."""
@@ -96,9 +91,6 @@ class TurnFile:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-
-    def _idle(self) -> bool:
-        return not (self._waiting or self._forget or self._at_work)
 
     def _take(self, path: Path) -> None:
         """A path of the store began or grew. Its earlier state, if it still waits, need not be written."""
@@ -117,17 +109,17 @@ class TurnFile:
         """Whether the file can be used, now or later."""
         for _ in range(2):
             try:
-                rows = self._open()
+                rows = self._held.open()
                 self._row_of |= restored(self._store, rows)
                 self.loaded = len(self._row_of)
                 self.unreadable = rows.unreadable
                 if rows.read_only:
-                    self._say("read-only", f"{self._path} cannot be written to")
-                    self._let_go()
+                    self._say("read-only", f"{self._held.path} cannot be written to")
+                    self._held.let_go()
                 return True
             except Refused as error:
                 self._say("off", str(error))
-                self._let_go()
+                self._held.let_go()
                 return False
             except Exception as error:  # whatever the file, its disk or the seal does: serving goes on
                 if not self._failed(error):
@@ -150,32 +142,32 @@ class TurnFile:
                     self._forget = [*owners, *(owner for owner in self._forget if owner not in owners)]
                 self._waiting_bytes = sum(map(bytes_of, self._waiting.values()))
                 self._changed.notify_all()
-            if self._stop.is_set() and (not good or self._idle()):
-                return self._let_go()
+            if self._stop.is_set() and not (good and (self._waiting or self._forget)):
+                return self._held.let_go()
             if not good:
                 self._stop.wait(pause_s)
             pause_s = FIRST_PAUSE_S if good else min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _write(self, paths: dict[int, Path], owners: list[str | None], *, again: bool = True) -> bool:
         try:
-            if self._rows is not None and self._rows.gone:
+            if self._held.gone:
                 self._row_of.clear()
-                self._let_go()
-            rows = self._rows or self._open()
+                self._held.let_go()
+            rows = self._held.open()
             if rows.read_only:
-                raise PermissionError(f"{self._path} cannot be written to")
-            forget_aside(self._path, owners)
+                raise PermissionError(f"{self._held.path} cannot be written to")
+            forget_aside(self._held.path, owners)
             now = rows.write(paths.values(), self._row_of, owners)
             kept = not rows.gone
         except Refused as error:
             self._say("off", str(error))
-            self._let_go()
+            self._held.let_go()
             return False
         except Exception as error:  # whatever the file, its disk or the seal does: serving goes on
             return self._failed(error) and again and self._write(paths, owners, again=False)
         if not kept:  # put aside or removed while it was written to
             return again and self._write(paths, owners, again=False)
-        remember(self._row_of, now, MOST_ROWS)
+        remember(self._row_of, now)
         self.written += len(paths)
         self._mended = False
         self._say("ok", "")
@@ -186,35 +178,20 @@ class TurnFile:
 
         It is put aside once without a write in between.
         """
-        opened = self._rows is not None
-        self._close_rows()
+        opened = self._held.rows is not None
+        self._held.close()
         try:
             if self._mended or not is_damage(error):
-                self._say("read-only" if opened else "off", f"{self._path}: {error}")
+                self._say("read-only" if opened else "off", f"{self._held.path}: {error}")
                 return False
             self._row_of.clear()
-            self._mended = self._spot.put_aside(error)
+            self._mended = self._held.spot.put_aside(error)
             return True
         except OSError as trouble:
-            self._say("off", f"{self._path} is damaged ({error}) and cannot be put aside: {trouble}")
+            self._say("off", f"{self._held.path} is damaged ({error}) and cannot be put aside: {trouble}")
             return False
         finally:
-            self._spot.release()
-
-    def _open(self) -> TurnRows:
-        with self._spot.opening():
-            self._rows = TurnRows(*self._how)
-        return self._rows
-
-    def _let_go(self) -> None:
-        self._close_rows()
-        self._spot.release()
-
-    def _close_rows(self) -> None:
-        if self._rows is not None:
-            with self._spot.closing():
-                self._rows.close()
-            self._rows = None
+            self._held.spot.release()
 
     def _say(self, condition: Condition, reason: str) -> None:
         if condition != self.condition:

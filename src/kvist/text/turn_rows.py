@@ -18,24 +18,12 @@ from hashlib import blake2b
 from pathlib import Path as File
 from typing import Final
 
-from kvist.text.turn_place import APPLICATION, VERSION, checked, quoted
+from kvist.text.turn_place import checked
+from kvist.text.turn_sqlite import read_only, writable
 from kvist.text.turn_store import ENTRY_TOKENS, Path
-
-BUSY_S: Final = 1.0
-"""How long a call waits for another process that writes."""
 
 _DIGEST_BYTES: Final = 16
 _ENTRY: Final = struct.Struct("<BII")
-_SPARE_BYTES: Final = 1 << 20
-_TABLE: Final = """
-begin immediate;
-create table if not exists paths (
-    n integer primary key autoincrement, side blob not null, owner text not null, bytes integer not null,
-    body blob not null);
-pragma application_id = {application};
-pragma user_version = {version};
-commit;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +67,7 @@ class TurnRows:
         self._seal = seal
         self._path = path
         self.read_only = checked(path)
-        self._db = self._read_only(path) if self.read_only else self._writable(path)
+        self._db = read_only(path) if self.read_only else writable(path, max_bytes)
         self._file = path.stat()
 
     @property
@@ -172,31 +160,6 @@ class TurnRows:
             state.update(len(part).to_bytes(8, "little") + part)
         state.update(plain)
         return state.digest()
-
-    def _writable(self, path: File) -> sqlite3.Connection:
-        db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            db.execute("pragma cell_size_check = on")
-            db.execute("pragma secure_delete = on")
-            if not path.stat().st_size:  # before WAL, so that the file itself says whose it is
-                db.executescript(_TABLE.format(application=APPLICATION, version=VERSION))
-            db.execute("pragma journal_mode = wal").fetchall()
-            db.execute("pragma synchronous = normal")
-            db.execute(f"pragma journal_size_limit = {_SPARE_BYTES}").fetchall()
-            page_bytes = db.execute("pragma page_size").fetchone()[0]
-            pages = (2 * self._max_bytes + _SPARE_BYTES) // page_bytes
-            db.execute(f"pragma max_page_count = {pages}").fetchall()
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    @staticmethod
-    def _read_only(path: File) -> sqlite3.Connection:
-        """Without a folder to write to, only what was moved from the log into the file can be seen."""
-        db = sqlite3.connect(f"file:{quoted(path)}?immutable=1", uri=True, check_same_thread=False)
-        db.execute("pragma cell_size_check = on")
-        return db
 
 
 def _parsed(plain: bytes) -> tuple[array[int], tuple[tuple[bytes, int, int], ...]]:

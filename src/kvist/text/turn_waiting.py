@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvist.text.turn_rows import TurnRows
 from kvist.text.turn_store import ENTRY_TOKENS, Path, TurnStore
+
+MOST_ROWS: Final = 1 << 16
+"""Paths whose rows are known; what grows on from an earlier one gets a row of its own."""
 
 
 def bytes_of(path: Path) -> int:
@@ -24,7 +28,7 @@ def restored(store: TurnStore, rows: TurnRows) -> dict[int, int]:
     return {serial: n for serial, n in found.items() if serial}
 
 
-def remember(row_of: dict[int, int], now: dict[int, int], most: int) -> None:
+def remember(row_of: dict[int, int], now: dict[int, int], most: int = MOST_ROWS) -> None:
     """These were written last; of ``most`` paths the rows are known."""
     for serial, row in now.items():
         row_of.pop(serial, None)
