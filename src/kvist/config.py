@@ -179,8 +179,8 @@ OPTIONS: Final[dict[str, Option]] = {
         "cache",
         "format",
         read_text,
-        "f16, f32, bf16, int8t, or K/V as in f16/int8t",
-        "number format of K and V: f16 (the default), f32, bf16, int8t, or K/V as in f16/int8t",
+        "f16, f32, bf16, int8t, lm4, lm3, lm2, or K/V as in int8t/lm4",
+        "number format of K and V: f16 (the default), f32, bf16, int8t, lm4, lm3, lm2, or K/V as in int8t/lm4",
     ),
     "evict": Option(
         "cache",

@@ -73,6 +73,14 @@ FAMILIES = {
             },
         },
     ),
+    "llama-wide": Family("Llama", _SIX_THREE | {"head_dim": 32}),
+    "qwen3-wide": Family("Qwen3", _FOUR_ONE | {"head_dim": 48, "num_key_value_heads": 2}),
+    "mistral-wide": Family("Mistral", _SIX_THREE | {"head_dim": 32, "sliding_window": 90}),
+    "gemma2-wide": Family(
+        "Gemma2",
+        _SIX_THREE
+        | {"head_dim": 32, "sliding_window": 40, "query_pre_attn_scalar": 10, "attn_logit_softcapping": 20.0},
+    ),
     "deepseek-v3": Family(
         "DeepseekV3",
         _MLA

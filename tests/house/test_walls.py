@@ -46,7 +46,7 @@ DOORS = {
     },
     "model": {"decoder", "batch", "weights", "single", "support"},
     "kernels": {
-        "attention.base", "attention.registry", "attention.tiles", "attention.worklist", "books",
+        "attention.base", "attention.basis", "attention.registry", "attention.tiles", "attention.worklist", "books",
         "codec.base", "codec.calibrate", "codec.calibration", "codec.calibration_file", "codec.distortion",
         "codec.registry", "matrix",
         "native_module", "ops.base", "ops.registry", "packing", "program",

@@ -33,7 +33,10 @@ SPEC = ModelSpec(
     context_tokens=8192,
     tied_embeddings=True,
 )
-WORK = {f: ModelWork(SPEC, KVFormat.parse(f), Widths(4, 4, 4, 4)) for f in ELEMENTS}
+MEASURED = [name for name, element in ELEMENTS.items() if not element.in_cells]
+"""Formats with cells are planned by the measured one nearest in width, with a note and a wider spread."""
+
+WORK = {f: ModelWork(SPEC, KVFormat.parse(f), Widths(4, 4, 4, 4)) for f in MEASURED}
 
 LINEAR = Pipe(1.0, 310e9, 75e9)
 ATTENTION = {"f16": Pipe(0.72, 260e9, 100e9), "f32": Pipe(0.61, 290e9, 100e9), "bf16": Pipe(0.8, 240e9, 100e9)}
@@ -44,9 +47,9 @@ OVERHEAD = Overhead(6e-4, 3e-5, 8e-5, 9e-7)
 def test_few_points_none_of_them_on_the_grid_and_every_format():
     assert len(POINTS) <= 10
     assert not {(p.context_tokens, p.batch) for p in POINTS} & GRID
-    assert {p.kv_format for p in POINTS} == set(ELEMENTS)
+    assert {p.kv_format for p in POINTS} == set(MEASURED)
     assert len(set(POINTS)) == len(POINTS)
-    for fmt in ELEMENTS:
+    for fmt in MEASURED:
         cached = [p.context_tokens * p.batch for p in POINTS if p.kv_format == fmt]
         assert max(cached) > 10 * min(cached), "reading the cache cannot be told from the rest of a step"
 
@@ -105,7 +108,7 @@ def test_a_known_law_is_recovered_from_its_timings():
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_of_the_grid_are_foretold_from_noisy_timings_with_outliers(seed):
     found = fit(readings(noise=0.02, outliers=0.1, seed=seed), start_flops=100e9)
-    for fmt in ELEMENTS:
+    for fmt in MEASURED:
         for context, batch in GRID:
             for chunks in ([Chunk(1, context)] * batch, [Chunk(min(512, context), max(0, context - 512))]):
                 work, cache = WORK[fmt].step(chunks), None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kvist.cli.model_facts import describe, ranges
-from kvist.spec.format import INT8T
+from kvist.spec.format import ELEMENTS, INT8T
 from kvist.spec.layout import CacheLayout
 from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes
@@ -121,7 +121,10 @@ def _groups(d: dict[str, Any]) -> RenderableType:
 
 def _tile(stream: dict[str, Any], rows: int) -> str:
     """Order of a tile's numbers: see ``spec/layout.py``."""
-    dim, by_slot = stream["dim"], stream["name"] == "v"
+    dim, by_slot, element = stream["dim"], stream["name"] == "v", ELEMENTS[stream["element"]]
+    if element.in_cells:
+        codes = f"{rows // 2} x {dim} x 2" if by_slot else f"{rows // 16} x {dim // 2} x 16 x 2"
+        return f"{codes} codes of {element.bits} bits, {rows} scales f16"
     if stream["element"] == INT8T.name:
         numbers = f"{rows // 2} x {dim} x 2" if by_slot else f"{rows // 16} x {dim // 2} x 16 x 2"
         return f"{numbers} int8t, {rows} scales f16"

@@ -17,7 +17,7 @@ from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
 
 REMEDY: Final = "install g++ 11 or newer (Debian: apt-get install g++), then reinstall kvist"
-ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "int8t": 3}
+ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "int8t": 3, "lm4": 4, "lm3": 5, "lm2": 6}
 """Element types of K and V as ``csrc/table.h`` numbers them."""
 _KEPT_VIEWS: Final = 4096
 
@@ -83,7 +83,7 @@ class Views:
 
 
 def supports(view: LayerView) -> bool:
-    """Every K/V mix of f32, f16, bf16 and int8t with heads of up to 512; not latent layers."""
+    """Every K/V mix of element types with heads of up to 512; not latent layers."""
     return (
         view.v_offset_bytes >= 0
         and view.k_element in ELEMENT

@@ -14,6 +14,7 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.attention.basis import Basis
 from kvist.kernels.attention.native import plan_of
 from kvist.kernels.matrix import Matrix
 from kvist.kernels.native_module import Views, load
@@ -36,7 +37,8 @@ class Product:
 class ProgramLayer:
     """One layer. ``writes`` is false for one that reads another's cache: its ``qkv`` holds q alone.
 
-    ``group`` and ``rope`` are indices (rope -1: no rotation). Norms are float32 [hidden]; ``q_norm`` and ``k_norm``
+    ``group`` and ``rope`` are indices (rope -1: no rotation). ``near_view`` and ``near_group`` are of exact rows beside
+    packed ones (None, -1: none), ``basis`` that of both. Norms are float32 [hidden]; ``q_norm`` and ``k_norm``
     [key_dim], or as wide as all their heads where ``norms_whole``.
     """
 
@@ -45,6 +47,9 @@ class ProgramLayer:
     group: int
     rope: int
     q_heads: int
+    near_view: LayerView | None
+    near_group: int
+    basis: Basis
     scale: float
     softcap: float
     activation: str
@@ -138,6 +143,11 @@ def _fields(native: Any, views: Views, hidden: int, layer: ProgramLayer) -> dict
         "group": layer.group,
         "rope": layer.rope,
         "q_heads": layer.q_heads,
+        "near_view": views.of(layer.near_view or layer.view),
+        "near_group": layer.near_group,
+        "k_rotated": layer.basis.k_rotated,
+        "v_rotated": layer.basis.v_rotated,
+        "k_mean": _mean(layer),
         "scale": layer.scale,
         "softcap": layer.softcap,
         "activation": ACTIVATION[layer.activation],
@@ -147,6 +157,16 @@ def _fields(native: Any, views: Views, hidden: int, layer: ProgramLayer) -> dict
         "q_norm": _vector(layer.q_norm, heads[0] * layer.view.key_dim),
         "k_norm": _vector(layer.k_norm, heads[1] * layer.view.key_dim),
     }
+
+
+def _mean(layer: ProgramLayer) -> int:
+    """Address of a layer's mean of K."""
+    mean = layer.basis.k_mean
+    if mean is None:
+        return 0
+    if mean.shape != (layer.view.kv_heads, layer.view.key_dim):
+        raise BadValue("k_mean", tuple(mean.shape), f"[{layer.view.kv_heads}, {layer.view.key_dim}]")
+    return _vector(mean.view(-1), mean.numel())
 
 
 def _product(native: Any, product: Product) -> Any:

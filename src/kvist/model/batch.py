@@ -12,7 +12,7 @@ import numpy as np
 
 from kvist.errors import StateError
 from kvist.kernels.attention.base import WorkList
-from kvist.kernels.attention.worklist import Cuts, cut
+from kvist.kernels.attention.worklist import Cuts, cut, read_end
 from kvist.spec.layer import Retention
 from kvist.spec.layout import CacheLayout, Group
 
@@ -100,16 +100,16 @@ def _group_rows(
     )
 
 
-def check_batch(batch: Batch, groups: int, vocab: int) -> None:
+def check_batch(batch: Batch, groups: Sequence[Group], vocab: int) -> None:
     """Lengths and positions agree everywhere, tokens exist. Raises ``StateError``: a wrong batch never runs."""
-    if len(batch.groups) != groups:
-        raise StateError(f"the batch has {len(batch.groups)} groups, the layout {groups}")
+    if len(batch.groups) != len(groups):
+        raise StateError(f"the batch has {len(batch.groups)} groups, the layout {len(groups)}")
     if len(batch.positions) != batch.rows:
         raise StateError(f"{batch.rows} tokens with {len(batch.positions)} positions")
-    for i, group in enumerate(batch.groups):
+    for i, (group, kept) in enumerate(zip(batch.groups, groups, strict=True)):
         if not len(group.block) == len(group.slot) == group.work.rows == batch.rows:
             raise StateError(f"group {i}: {group.work.rows} rows of work for {batch.rows} tokens")
-        if (group.work.row_end != batch.positions + 1).any():
-            raise StateError(f"group {i}: a row's causal limit is not its position + 1")
+        if (group.work.row_end != read_end(kept.retention, batch.positions)).any():
+            raise StateError(f"group {i}: a row's causal limit is not what its position says")
     if batch.rows and not (batch.tokens.min() >= 0 and batch.tokens.max() < vocab):
         raise StateError(f"token ids go from {batch.tokens.min()} to {batch.tokens.max()}, the vocabulary has {vocab}")

@@ -91,7 +91,7 @@ class Decoder:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Compute every row, write its K and V; float32 logits [len(logit_rows), vocab] of the rows asked for."""
-        check_batch(batch, len(self.layout.groups), self.spec.vocab)
+        check_batch(batch, self.layout.groups, self.spec.vocab)
         self._ropes.cover(int(batch.positions.max()) + 1)
         if self._program is not None and self._program.takes(batch.rows):
             self.steps.native += 1

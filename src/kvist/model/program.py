@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from kvist.kernels.attention.base import layer_view
 from kvist.kernels.program import Product, Program, ProgramLayer, ProgramModel
 from kvist.model.batch import Batch
+from kvist.model.kept import kept_of
 from kvist.model.rope import RopeTable
 from kvist.model.tools import Tools
 from kvist.model.weights import LayerWeights, Weights
-from kvist.spec.layer import Latent, LayerSpec, Shared
+from kvist.spec.layer import Latent, LayerSpec
 from kvist.spec.model import ModelSpec
 
 
@@ -21,7 +21,7 @@ def why_not(spec: ModelSpec, tools: Tools) -> str:
     for layer in spec.layers:
         if isinstance(layer.mixer, Latent):
             return f"layer {layer.index} has latent attention (MLA)"
-        kernel = tools.kernel_for(layer_view(tools.layout, _owner(layer), value_dim=layer.value_dim))
+        kernel = tools.kernel_for(*kept_of(tools.layout, layer).views)
         if kernel.name != "native":
             return f"layer {layer.index} has the {kernel.name} attention"
     return ""
@@ -58,12 +58,15 @@ class StepProgram:
         return self._program.run(batch.tokens, batch.positions, groups, batch.logit_rows)
 
     def _layer(self, layer: LayerSpec, w: LayerWeights, tools: Tools) -> ProgramLayer:
-        owner = _owner(layer)
+        kept = kept_of(tools.layout, layer)
         assert w.qkv is not None and layer.ffn is not None
         return ProgramLayer(
-            view=layer_view(tools.layout, owner, value_dim=layer.value_dim),
-            writes=owner == layer.index,
-            group=tools.layout.place_of(owner)[0].id,
+            view=kept.view,
+            writes=kept.writes,
+            group=kept.group,
+            near_view=kept.near_view,
+            near_group=kept.near_group,
+            basis=kept.basis,
             rope=self._rope(tools.ropes.table(layer.attention.rope)),
             q_heads=layer.q_heads,
             scale=layer.attention.scale,
@@ -89,8 +92,3 @@ class StepProgram:
         if table not in self._ropes:
             self._ropes.append(table)
         return self._ropes.index(table)
-
-
-def _owner(layer: LayerSpec) -> int:
-    """The layer whose cache this one reads."""
-    return layer.mixer.with_layer if isinstance(layer.mixer, Shared) else layer.index

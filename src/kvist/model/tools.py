@@ -56,10 +56,11 @@ class Tools:
     ropes: RopeTables
     norm_eps: float
 
-    def kernel_for(self, view: LayerView) -> AttentionKernel:
-        """The first of the kernels that can read the layer."""
+    def kernel_for(self, *views: LayerView) -> AttentionKernel:
+        """The first of the kernels that can read all that the layer keeps."""
         for kernel in self.kernels:
-            if kernel.supports(view):
+            if all(kernel.supports(view) for view in views):
                 return kernel
         names = ", ".join(k.name for k in self.kernels)
-        raise BadValue("attention", names, f"a kernel that reads {view.k_element}/{view.v_element} tiles: {view}")
+        kinds = ", ".join(f"{view.k_element}/{view.v_element}" for view in views)
+        raise BadValue("attention", names, f"a kernel that reads {kinds} tiles: {views}")

@@ -3,6 +3,11 @@
 A format answers in bits, so that the planner, the layout and the store cannot disagree. Scales and other per-group
 data are part of the format: ``int8t`` keeps 8-bit integers and one float16 scale for each token and head; ``f32``,
 ``f16`` and ``bf16`` have none.
+
+``lm4``, ``lm3`` and ``lm2`` keep 4, 3 or 2 bits of each number: rows are rotated by a Hadamard matrix, after which
+their numbers are nearly Gaussian, and brought to the levels of the best quantiser for those (Lloyd 1957, Max 1960).
+With these a query reads the first ``SINK_TOKENS`` positions and those of its own cell of ``NEAR_TOKENS`` exactly, as
+float16: a format *with cells* keeps both.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from kvist.errors import BadValue
 class Element:
     """One element type. ``scale_bits`` is spent once for every ``scale_group`` elements along the head dim, which must
     be a multiple of ``dim_step``.
+
+    ``in_cells``: too coarse for a query's own neighbours and for sinks, which are kept exact beside it. ``rotated``: a
+    Hadamard matrix comes first.
     """
 
     name: str
@@ -24,6 +32,8 @@ class Element:
     scale_bits: int = 0
     scale_group: int = 0
     dim_step: int = 1
+    in_cells: bool = False
+    rotated: bool = False
 
     def row_bytes(self, dim: int) -> int:
         """Bytes of one token's row of ``dim`` elements for one head, scales included."""
@@ -38,7 +48,11 @@ F32: Final = Element("f32", 32)
 F16: Final = Element("f16", 16)
 BF16: Final = Element("bf16", 16)
 INT8T: Final = Element("int8t", 8, 16, ROW, dim_step=2)
-ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16, INT8T)}
+LLOYD: Final = tuple(
+    Element(f"lm{bits}", bits, 16, ROW, dim_step=16, in_cells=True, rotated=True) for bits in (4, 3, 2)
+)
+
+ELEMENTS: Final = {e.name: e for e in (F32, F16, BF16, INT8T, *LLOYD)}
 """What kvist's own cache can hold."""
 
 FOREIGN: Final = {
@@ -67,9 +81,16 @@ OTHER_NAMES: Final = {
 """Other people's names for the same widths."""
 
 
+SINK_TOKENS: Final = 4
+"""Positions at the start of a sequence that formats with cells keep exact."""
+
+NEAR_TOKENS: Final = 64
+"""Positions of one cell: a query reads its own cell exactly, and packed what lies before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """Element type of K and of V. (No format has a recent unpacked tail: every row is read packed.)"""
+    """Element type of K and of V."""
 
     k: Element = F16
     v: Element = F16
@@ -78,6 +99,16 @@ class KVFormat:
     def name(self) -> str:
         """``f16``, or ``k/v`` when the two differ."""
         return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+
+    @property
+    def in_cells(self) -> bool:
+        """Whether sinks and a query's own cell are kept exact beside packed rows."""
+        return self.k.in_cells or self.v.in_cells
+
+    @property
+    def exact(self) -> KVFormat:
+        """What those are kept as."""
+        return KVFormat(F16, F16)
 
     @staticmethod
     def planned(text: str) -> KVFormat:

@@ -52,7 +52,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers that share one block table. ``layers[i]`` is the model layer stored at place ``i`` of a block."""
+    """Layers that share one block table. ``layers[i]`` is the model layer stored at place ``i`` of a block.
+
+    ``exact``: it holds sinks and the current cell of layers whose other rows are packed in another group.
+    """
 
     id: GroupId
     layers: tuple[int, ...]
@@ -64,6 +67,7 @@ class Group:
     head_bytes: int
     row_bytes_per_layer: int
     every_tokens: int = 1
+    exact: bool = False
 
     @property
     def rows_per_block(self) -> int:

@@ -7,11 +7,11 @@ the block layout and the decoder need to know about memory follows from it. Call
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kvist.spec.ffn import Ffn, Router
-from kvist.spec.format import KVFormat
+from kvist.spec.format import NEAR_TOKENS, SINK_TOKENS, KVFormat
 from kvist.spec.mixer import (
     Chunked,
     Compressed,
@@ -83,16 +83,23 @@ class CachePart:
     """Rows of one layer that share a retention rule: what a layer group of the block layout is made of.
 
     Nearly every layer has one part. A ``Compressed`` layer has two: its window, and rows that stand for
-    ``every_tokens`` tokens each and are all kept.
+    ``every_tokens`` tokens each and are all kept. In a format with cells a part comes as two: all its rows packed, and
+    those near a query ``exact``.
     """
 
     retention: Retention
     heads: int
     rows: tuple[StreamRow, ...]
     every_tokens: int = 1
+    exact: bool = False
+
+    def format_in(self, fmt: KVFormat) -> KVFormat:
+        """The format of these rows in a cache of that format."""
+        return fmt.exact if self.exact else fmt
 
     def row_bytes(self, fmt: KVFormat) -> int:
         """Bytes of one row of every stream and head, scales included."""
+        fmt = self.format_in(fmt)
         side = {"k": fmt.k, "v": fmt.v}
         return self.heads * sum(side[r.side].row_bytes(r.dim) for r in self.rows)
 
@@ -173,13 +180,29 @@ class LayerSpec:
             return window, CachePart(Retention(), 1, (*self.stream_rows, *index), self.mixer.ratio)
         return (CachePart(self.retention, self.cache_heads, self.stream_rows),) if self.owns_cache else ()
 
+    def parts_in(self, fmt: KVFormat) -> tuple[CachePart, ...]:
+        """What this layer keeps in a cache of that format. A layer whose window is one cell or less stays exact."""
+        if not fmt.in_cells:
+            return self.cache_parts
+        parts: list[CachePart] = []
+        for part in self.cache_parts:
+            keeps = part.retention
+            if (keeps.window_tokens or keeps.chunk_tokens or NEAR_TOKENS + 1) <= NEAR_TOKENS:
+                parts.append(replace(part, exact=True))
+                continue
+            sinks = keeps.sinks if keeps.bounded else SINK_TOKENS
+            packed = replace(keeps, sinks=0, before_cell_tokens=NEAR_TOKENS, unread_sinks=sinks)
+            parts.append(replace(part, retention=packed))
+            parts.append(replace(part, retention=Retention(chunk_tokens=NEAR_TOKENS, sinks=sinks), exact=True))
+        return tuple(parts)
+
     def kv_bytes_per_token(self, fmt: KVFormat) -> int:
         """``H_kv * (d_k * b_k + d_v * b_v)`` with scales; 0 for layers that own no cache."""
         return sum(-(-part.row_bytes(fmt) // part.every_tokens) for part in self.cache_parts)
 
     def kv_bytes(self, n_tokens: int, fmt: KVFormat) -> int:
         """Bytes of rows in memory while the last of ``n_tokens`` is computed (windows capped)."""
-        return sum(part.held_bytes(n_tokens, fmt) for part in self.cache_parts)
+        return sum(part.held_bytes(n_tokens, fmt) for part in self.parts_in(fmt))
 
     @property
     def state_elements(self) -> int:

@@ -16,6 +16,12 @@ Inside a tile (one stream of one head of one layer, ``T`` slots):
 In ``int8t`` numbers lie in pairs, as a kernel multiplies them: ``[T / 16][dim / 2][16][2]`` (neighbouring dims) and
 ``v``: ``[T / 2][dim][2]`` (neighbouring slots); the ``T`` float16 scales of the slots follow behind all of them.
 
+Codes of fewer bits (``lm4`` ... ``sm2``) lie as bit planes, of 4 bits (``lm4``), of 2 and then of 1 (``lm3``) or of 2
+(``lm2``), the lowest bits first, both planes of 16 slots one after the other. In a plane of ``b`` bits, ``n = 8 / b``
+numbers of one slot share a byte, as pairs: ``[dim / 2 / n][16][2]`` bytes for K, where bits ``[i * b, (i + 1) * b)``
+belong to pair ``n * row + i`` of the dims, and ``[8][dim / n][2]`` for V, where they belong to dim ``i * dim / n +
+column``. The ``T`` scales follow.
+
 Every tile starts on a 64-byte boundary of the block.
 """
 
@@ -75,7 +81,9 @@ class CacheLayout:
         return places[0]
 
     def places_of(self, layer: int) -> tuple[tuple[Group, int], ...]:
-        """Every group a layer has rows in: none, one, or two for compressed attention (its window first)."""
+        """Every group a layer has rows in: none, one, or two: for compressed attention (its window first), and in a
+        format with cells (packed rows first).
+        """
         return tuple((g, g.layers.index(layer)) for g in self.groups if layer in g.layers)
 
     def blocks_for(self, n_tokens: int) -> int:
@@ -134,10 +142,16 @@ class _Cut:
 
 
 def _streams(part: CachePart, fmt: KVFormat, rows: int) -> tuple[tuple[Stream, ...], int]:
+    fmt = part.format_in(fmt)
     side = {"k": fmt.k, "v": fmt.v}
     streams: list[Stream] = []
     offset = 0
     for row in part.rows:
+        if fmt.in_cells and row.name in ("latent", "index"):
+            what = (
+                "a format that keeps a latent row and what is found by it together, such as f16: lm formats rotate rows"
+            )
+            raise BadValue("kv_format", fmt.name, what)
         step = side[row.side].dim_step
         if row.dim % step:
             what = f"a format that takes {row.name} rows of {row.dim} numbers: this one takes multiples of {step}"
@@ -151,7 +165,7 @@ def _streams(part: CachePart, fmt: KVFormat, rows: int) -> tuple[tuple[Stream, .
 def _kinds(model: ModelSpec, fmt: KVFormat, block_tokens: int) -> list[_Kind]:
     members: dict[CachePart, list[int]] = {}
     for layer in model.layers:
-        for part in layer.cache_parts:
+        for part in layer.parts_in(fmt):
             members.setdefault(part, []).append(layer.index)
     kinds: list[_Kind] = []
     for part, layers in members.items():
@@ -243,6 +257,7 @@ def _groups_of(kind: _Kind, cut: _Cut, fmt: KVFormat, *, first_id: int) -> list[
             head_bytes=head_bytes,
             row_bytes_per_layer=kind.part.row_bytes(fmt),
             every_tokens=kind.part.every_tokens,
+            exact=kind.part.exact,
         )
         for i, run in enumerate(runs)
     ]

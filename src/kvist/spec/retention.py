@@ -24,11 +24,16 @@ class Retention:
 
     ``window_tokens`` is None when everything is kept. With ``chunk_tokens`` the layer needs the positions of its
     current chunk only (chunked attention, Llama 4). Layers with equal retention and geometry share block tables.
+
+    ``before_cell_tokens``: of what is kept, queries read only what lies before their own cell of so many positions,
+    and not the first ``unread_sinks``: those are read exactly elsewhere.
     """
 
     window_tokens: int | None = None
     sinks: int = 0
     chunk_tokens: int | None = None
+    before_cell_tokens: int | None = None
+    unread_sinks: int = 0
 
     def first_needed(self, position: int) -> int:
         """Smallest non-sink position that a query at ``position`` may read; 0 when everything is kept."""
@@ -37,6 +42,11 @@ class Retention:
         if self.chunk_tokens is not None:
             return position // self.chunk_tokens * self.chunk_tokens
         return 0
+
+    def read_end(self, position: int) -> int:
+        """One past the last position that a query at ``position`` reads (sinks apart)."""
+        cell = self.before_cell_tokens
+        return position + 1 if cell is None else position // cell * cell
 
     @property
     def bounded(self) -> bool:
@@ -57,7 +67,11 @@ class Retention:
         return self.kept_tokens(n_tokens - 1) + 1 if n_tokens > 0 else 0
 
     def read_tokens(self, start: int, end: int) -> int:
-        """Rows read by queries at positions ``[start, end)``, each query's own row included."""
+        """Rows read by queries at positions ``[start, end)``, each query's own row included where it is read."""
+        if self.before_cell_tokens is not None:
+            return sum(
+                max(0, self.read_end(p) - max(self.first_needed(p), self.unread_sinks)) for p in range(start, end)
+            )
         return self._read_before(end) - self._read_before(start)
 
     def _read_before(self, n: int) -> int:

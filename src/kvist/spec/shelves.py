@@ -57,6 +57,16 @@ CODECS: Final = (
         exact=False,
         needs=("torch",),
     ),
+    *(
+        Variant(
+            f"lm{bits}",
+            "kernels/codec",
+            f"{bits} bits a number: a Hadamard rotation, then the best levels for Gaussian numbers",
+            exact=False,
+            needs=("torch",),
+        )
+        for bits in (4, 3, 2)
+    ),
 )
 
 EVICT: Final = (

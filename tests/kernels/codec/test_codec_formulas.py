@@ -161,14 +161,15 @@ def test_kivi_keys_come_in_whole_units(start, tokens):
 
 @pytest.mark.parametrize("bits", [4, 3, 2])
 def test_lm_by_hand(bits):
-    """Nearest level for the row in units of its deviation, then the factor of least squares."""
+    """Nearest level for the row in units of its deviation, as a whole number; then the factor of least squares."""
     x = wide_rows()
     codec = registry.load(f"lm{bits}")
     got = through(codec, x, K)
     for token in (1, 2, 20, 50, 63):
         row = hadamard(x[0, token]).double().tolist()
         deviation = math.sqrt(sum(v * v for v in row) / 64)
-        near = [min(levels(bits), key=lambda level: abs(level - v / deviation)) for v in row]
+        best = [min(levels(bits), key=lambda level: abs(level - v / deviation)) for v in row]
+        near = [round(127 * level / levels(bits)[-1]) for level in best]
         scale = half(sum(a * b for a, b in zip(row, near, strict=True)) / sum(b * b for b in near))
         expected = hadamard(torch.tensor([scale * level for level in near]))
         assert (got[0, token] - expected).abs().max() <= 1e-5 * expected.abs().max(), token

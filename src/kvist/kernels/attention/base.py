@@ -48,9 +48,12 @@ class LayerView:
     v_element: str
 
 
-def layer_view(layout: CacheLayout, layer: int, *, value_dim: int) -> LayerView:
-    """The view of a model layer that owns a cache. ``value_dim`` is the layer's (for MLA: the latent rank)."""
-    group, place = layout.place_of(layer)
+def layer_view(layout: CacheLayout, layer: int, *, value_dim: int, exact: bool = False) -> LayerView:
+    """The view of a model layer that owns a cache. ``value_dim`` is the layer's (for MLA: the latent rank).
+
+    ``exact``: of its sinks and current cell, in a format with cells.
+    """
+    group, place = layout.places_of(layer)[1] if exact else layout.place_of(layer)
     k = group.streams[0]
     v = next((s for s in group.streams if s.row.name == "v"), None)
     base = place * group.layer_bytes
@@ -114,6 +117,19 @@ class WorkList:
         return len(self.row_end)
 
 
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """Where one run over a row's positions leaves off and the next goes on, of the same kernel.
+
+    ``state`` float32 [rows, q_heads, 2] is the kernel's own; ``out`` holds the weighted V so far, and is what was asked
+    for after the ``last`` run. The ``first`` begins with nothing.
+    """
+
+    state: torch.Tensor
+    first: bool
+    last: bool
+
+
 class AttentionKernel(Protocol):
     """One implementation. ``pool`` is uint8 [blocks, block_bytes], 64-byte aligned."""
 
@@ -133,6 +149,10 @@ class AttentionKernel(Protocol):
         scale: float,
         softcap: float,
         out: torch.Tensor,
+        carry: Carry | None = None,
     ) -> None:
-        """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim] (rotated)."""
+        """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim] (rotated).
+
+        With ``carry`` this is one of several runs, each over positions of its own.
+        """
         ...

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from kvist.errors import BadValue
-from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.attention.base import Carry, LayerView, WorkList
 from kvist.kernels.native_module import Views, load, supports
 
 _KEPT_PLANS: Final = 32
@@ -27,7 +27,7 @@ class NativeAttention:
         self._plans: dict[int, tuple[WorkList, Any]] = {}  # by id: keeping the list keeps its id from being given away
 
     def supports(self, view: LayerView) -> bool:
-        """Every K/V mix of f32, f16, bf16 and int8t with heads of up to 512; not latent layers."""
+        """Every K/V mix of element types with heads of up to 512; not latent layers."""
         return supports(view)
 
     def __call__(
@@ -40,6 +40,7 @@ class NativeAttention:
         scale: float,
         softcap: float,
         out: torch.Tensor,
+        carry: Carry | None = None,
     ) -> None:
         """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim]."""
         plan = (self._plans.get(id(work)) or self._prepare(work))[1]
@@ -57,7 +58,23 @@ class NativeAttention:
             raise BadValue("q, out", (tuple(q.shape), q.dtype, tuple(out.shape), out.dtype), _expected(view, work))
         blocks, block_bytes = pool.shape
         twin = self._views.of(view)
-        plan.run(twin, q.data_ptr(), pool.data_ptr(), blocks, block_bytes, q_heads, scale, softcap, out.data_ptr())
+        state, first, last = 0, True, True
+        if carry is not None:
+            state, first, last = _state(carry, rows, q_heads), carry.first, carry.last
+        plan.run(
+            twin,
+            q.data_ptr(),
+            pool.data_ptr(),
+            blocks,
+            block_bytes,
+            q_heads,
+            scale,
+            softcap,
+            out.data_ptr(),
+            state,
+            first,
+            last,
+        )
 
     def _prepare(self, work: WorkList) -> tuple[WorkList, Any]:
         if len(self._plans) >= _KEPT_PLANS:
@@ -78,6 +95,14 @@ def plan_of(work: WorkList) -> Any:
         work.row_end,
         work.row_sinks,
     )
+
+
+def _state(carry: Carry, rows: int, q_heads: int) -> int:
+    """Address of the sums so far."""
+    state = carry.state
+    if state.dtype is not torch.float32 or state.shape != (rows, q_heads, 2) or not state.is_contiguous():
+        raise BadValue("state", (tuple(state.shape), state.dtype), f"contiguous float32 [{rows}, {q_heads}, 2]")
+    return state.data_ptr()
 
 
 def _expected(view: LayerView, work: WorkList) -> str:

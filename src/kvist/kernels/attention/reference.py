@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.attention.base import Carry, LayerView, WorkList
 from kvist.kernels.attention.tiles import read_keys, read_values
 from kvist.spec.layout import CELL_TOKENS
 
@@ -37,6 +37,7 @@ class ReferenceAttention:
         scale: float,
         softcap: float,
         out: torch.Tensor,
+        carry: Carry | None = None,
     ) -> None:
         """Fill ``out`` float32 [rows, q_heads, value_dim] from ``q`` float32 [rows, q_heads, key_dim]."""
         partials: dict[tuple[int, int], Partial] = {}
@@ -47,7 +48,14 @@ class ReferenceAttention:
                 partials[row, item] = _attend(q[row].clone(), k, v, seen, scale=scale, softcap=softcap)
         for row in range(work.rows):
             items = _slice(work.row_items, work.row_item_start, row).tolist()
-            _merge([partials[row, item] for item in items], out[row])
+            seen = [partials[row, item] for item in items]
+            if carry is not None and not carry.first:
+                seen.insert(0, (carry.state[row, :, 0], carry.state[row, :, 1], out[row].clone()))
+            top, total, weighted = _merge(seen, out[row])
+            if carry is not None:
+                carry.state[row, :, 0], carry.state[row, :, 1] = top, total
+            last = carry is None or carry.last
+            out[row] = torch.where(total[:, None] == 0, 0.0, weighted / total[:, None]) if last else weighted
 
 
 def _slice(values: np.ndarray, starts: np.ndarray, i: int) -> np.ndarray:
@@ -99,15 +107,14 @@ def _attend(
     return top, weights.sum(dim=1), weighted.view(q_heads, -1)
 
 
-def _merge(partials: list[Partial], out: torch.Tensor) -> None:
-    """Log-sum-exp over cells in order, into ``out [q_heads, value_dim]``. A row that saw nothing gives zeros."""
-    out.zero_()
+def _merge(partials: list[Partial], like: torch.Tensor) -> Partial:
+    """Log-sum-exp over cells in order, for a row ``like [q_heads, value_dim]``. A row that saw nothing: zeros."""
+    total, weighted = like.new_zeros(len(like)), torch.zeros_like(like)
     if not partials:
-        return
+        return torch.full_like(total, -torch.inf), total, weighted
     top = torch.stack([p[0] for p in partials]).amax(dim=0)
-    total = torch.zeros_like(top)
     for cell_top, cell_sum, cell_weighted in partials:
         share = torch.where(cell_sum == 0, 0.0, torch.exp(cell_top - top))
         total += share * cell_sum
-        out += share[:, None] * cell_weighted
-    out.copy_(torch.where(total[:, None] == 0, 0.0, out / total[:, None]))
+        weighted += share[:, None] * cell_weighted
+    return top, total, weighted

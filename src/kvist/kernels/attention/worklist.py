@@ -135,7 +135,7 @@ def cut(
     start, n = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     if not len(n) or n.min() < 1:
         raise StateError("a work list needs at least one sequence, and every sequence at least one row")
-    if not retention.sinks and n.max() == 1:
+    if not retention.sinks and retention.before_cell_tokens is None and n.max() == 1:
         return _cut_single(start, retention, tokens_per_block)
     return _cut_any(start, n, retention, tokens_per_block)
 
@@ -144,9 +144,11 @@ def _cut_any(start: np.ndarray, n: np.ndarray, retention: Retention, tokens_per_
     end = start + n
     grid = _Grid(-(-retention.sinks // tokens_per_block) * tokens_per_block)
     needed = _first_needed(retention, start)
-    sink_parts = np.minimum(grid.sink_parts, grid.part_of(end - 1) + 1)
+    last_end = read_end(retention, end - 1)
+    part_end_of = np.where(last_end > 0, grid.part_of(last_end - 1) + 1, 0)
+    sink_parts = np.minimum(grid.sink_parts, part_end_of)
     other_from = np.maximum(grid.part_of(needed), grid.sink_parts)
-    parts = sink_parts + np.maximum(grid.part_of(end - 1) + 1 - other_from, 0)
+    parts = sink_parts + np.maximum(part_end_of - other_from, 0)
 
     sequence = np.arange(len(n)).repeat(parts)
     nth = _expand(np.zeros_like(parts), parts)
@@ -155,23 +157,23 @@ def _cut_any(start: np.ndarray, n: np.ndarray, retention: Retention, tokens_per_
     part_start, part_end = grid.bounds(part)
     from_position = np.where(is_sink, part_start, np.maximum(part_start, needed[sequence]))
     seq_start = start[sequence]
-    low = np.maximum(part_start - seq_start, 0)
+    low = np.maximum(_first_reader(retention, part_start) - seq_start, 0)
     high = np.minimum(np.where(is_sink, n[sequence], _last_reader(retention, part_end) - seq_start), n[sequence])
 
     row_base = n.cumsum() - n
     position = _expand(start, n)
-    row_first = _first_needed(retention, position)
+    needed_by_row = _first_needed(retention, position)
     needed_blocks = -(-end // tokens_per_block)
     return Cuts(
         tokens_per_block=tokens_per_block,
         sequence=sequence,
         first=from_position // tokens_per_block,
-        end=np.minimum(part_end // tokens_per_block, needed_blocks[sequence]),
+        end=np.minimum(part_end // tokens_per_block, (-(-last_end // tokens_per_block))[sequence]),
         row_from=row_base[sequence] + low,
         rows=high - low,
-        row_first=_int32(row_first),
-        row_end=_int32(position + 1),
-        row_sinks=_int32(np.minimum(row_first, retention.sinks)),
+        row_first=_int32(np.maximum(needed_by_row, retention.unread_sinks)),
+        row_end=_int32(read_end(retention, position)),
+        row_sinks=_int32(np.minimum(needed_by_row, retention.sinks)),
         needed_blocks=needed_blocks,
     )
 
@@ -232,6 +234,18 @@ def _first_needed(retention: Retention, position: np.ndarray) -> np.ndarray:
     elif retention.chunk_tokens is not None:
         np.subtract(position, position % retention.chunk_tokens, out=first)
     return first
+
+
+def read_end(retention: Retention, position: np.ndarray) -> np.ndarray:
+    """``Retention.read_end`` for many positions."""
+    cell = retention.before_cell_tokens
+    return position + 1 if cell is None else position - position % cell
+
+
+def _first_reader(retention: Retention, part_start: np.ndarray) -> np.ndarray:
+    """The first position whose query reads something from ``part_start`` on."""
+    cell = retention.before_cell_tokens
+    return part_start if cell is None else part_start - part_start % cell + cell
 
 
 def _last_reader(retention: Retention, part_end: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Final
 
+MOST: Final = 127
+
 _STILL: Final = 1e-13
 """Levels that move less than this have converged."""
 
@@ -26,6 +28,13 @@ def levels(bits: int) -> tuple[float, ...]:
 def midpoints(bits: int) -> tuple[float, ...]:
     """What separates neighbouring levels, ascending: ``2 ** bits - 1`` numbers."""
     return tuple((a + b) / 2 for a, b in pairwise(levels(bits)))
+
+
+@cache
+def whole_levels(bits: int) -> tuple[int, ...]:
+    """The levels as whole numbers, the outermost 127: what kernels multiply. Their rounding costs less than 0.5 %."""
+    best = levels(bits)
+    return tuple(round(MOST * level / best[-1]) for level in best)
 
 
 @cache

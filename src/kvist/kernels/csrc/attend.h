@@ -19,8 +19,8 @@ constexpr int QUERY = MAX_DIM + LANES;                  // cache sets
 
 // Lane groups fetched ahead of their use, to cover the memory's latency; while the softmax runs, more, so that memory
 // does not rest. What counts is bytes: groups of narrow numbers are fetched further ahead.
-constexpr int fetch_ahead(int element) { return 16 / element_bytes(element); }
-constexpr int fetch_softmax(int element) { return 12 / element_bytes(element); }
+constexpr int fetch_ahead(int element) { return coded(element) ? 16 : 128 / ELEMENT_BITS[element]; }
+constexpr int fetch_softmax(int element) { return coded(element) ? 12 : 96 / ELEMENT_BITS[element]; }
 static_assert(fetch_ahead(ELEMENT_INT8T) + fetch_softmax(ELEMENT_INT8T) <= FETCH_TILES);
 
 // Tile i of a stream of n that runs on in ``then``.
@@ -67,30 +67,30 @@ KVIST_INLINE void outer_product(typename E::Vec (&acc)[R][V], B&& b, X&& x) {
 template <class E, int R, int N, bool FETCH>
 KVIST_INLINE void score_groups(const void* const* tiles, const void* const* ahead, const typename E::S* q, int steps,
                                typename E::S* out) {
-    typedef typename E::T T;
     constexpr int V = N * GROUP_VECTORS;
-    const T *k[N], *next[N];
-    for (int n = 0; n < N; n++) k[n] = (const T*)tiles[n], next[n] = FETCH ? (const T*)ahead[n] : nullptr;
+    const void* k[N];
+    const char* next[N];
+    for (int n = 0; n < N; n++) k[n] = tiles[n], next[n] = FETCH ? (const char*)ahead[n] : nullptr;
     typename E::Vec acc[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < V; v++) acc[r][v] = typename E::Vec{};
-    auto step = [&](int d) __attribute__((always_inline)) {
+    auto step = [&](int base, int i) __attribute__((always_inline)) {
         outer_product<E, R, V>(
-            acc, [&](int r) __attribute__((always_inline)) { return E::spread(q[r * QUERY + d]); },
-            [&](int v) __attribute__((always_inline)) { return E::load(k[v / GROUP_VECTORS] + d * LANES + v % GROUP_VECTORS * W); });
+            acc, [&](int r) __attribute__((always_inline)) { return E::spread(q[r * QUERY + base + i]); },
+            [&](int v) __attribute__((always_inline)) { return E::key(k[v / GROUP_VECTORS], steps, base, i, v % GROUP_VECTORS); });
     };
-    constexpr int LINE = FETCH ? 64 / (LANES * (int)sizeof(T)) : 4;  // steps: those in a cache line, where lines are fetched
+    constexpr int LINE = FETCH ? E::LINE : 4;
     int d = 0;
     for (; d + LINE <= steps; d += LINE) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++)
-            if (FETCH) prefetch(next[n] + d * LANES);
-#pragma GCC unroll 4
-        for (int i = 0; i < LINE; i++) step(d + i);
+            for (int o = 0; FETCH && o < LINE * E::STEP_BYTES; o += 64) prefetch(next[n] + d * E::STEP_BYTES + o);
+#pragma GCC unroll 8
+        for (int i = 0; i < LINE; i++) step(d, i);
     }
-    for (; d < steps; d++) step(d);
+    for (; d < steps; d++) step(d, 0);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
@@ -119,23 +119,21 @@ struct Run {
 // ragged last vector of a row.
 template <class E, int R, int N, bool FETCH>
 KVIST_INLINE void weigh_strip(const Run& run, const typename E::S* p, typename E::S* acc, int column, int dim, int some) {
-    typedef typename E::T T;
     typename E::Vec a[R][N];
+    typename E::Column columns[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; n++) columns[n] = E::Column::of(column + n * W, dim, some);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
         for (int n = 0; n < N; n++) a[r][n] = load(acc + r * ACCUMULATOR + column + n * W);
     for (int g = 0; g < run.groups; g++, p += E::STEPS) {
-        const T* v = (const T*)run.tiles[g] + column + (size_t)run.begin * dim;
-        const T* next = FETCH ? (const T*)run.ahead[g] + column + (size_t)run.begin * dim : nullptr;
-        for (int t = run.begin; t < run.end; t++, v += dim) {
-            if (FETCH) {
-                for (int o = 0; o < N * W; o += 64 / (int)sizeof(T)) prefetch(next + o);
-                next += dim;
-            }
+        const void* tile = run.tiles[g];
+        for (int t = run.begin; t < run.end; t++) {
+            if (FETCH) E::fetch_row(run.ahead[g], t, column, N * W, dim);
             outer_product<E, R, N>(
                 a, [&](int r) __attribute__((always_inline)) { return E::spread(p[r * SCORES + t]); },
-                [&](int n) __attribute__((always_inline)) { return some == W ? E::load(v + n * W) : load_some<E>(v, some); });
+                [&](int n) __attribute__((always_inline)) { return E::value(tile, t, columns[n], dim); });
         }
     }
 #pragma GCC unroll 16
@@ -157,17 +155,6 @@ KVIST_INLINE void weigh_from(const Run& run, const typename E::S* p, typename E:
 template <class E, int R, bool FETCH>
 static void weigh(const Run& run, const void* p, void* acc, int dim) {
     weigh_from<E, R, fit(R, 1, 2), FETCH>(run, (const typename E::S*)p, (typename E::S*)acc, 0, dim);
-}
-
-// One lane group as the loops take it, unpacked once for many rows: n numbers, a multiple of LANES.
-template <class E>
-static void unpack(const void* tile, const void* ahead, int n, void* out) {
-    const typename E::T* from = (const typename E::T*)tile;
-    typename E::S* to = (typename E::S*)out;
-    for (int i = 0; i < n; i += LANES) {
-        if (i % (64 / (int)sizeof(typename E::T)) == 0) prefetch((const typename E::T*)ahead + i);
-        for (int j = 0; j < LANES; j += W) store(to + i + j, E::load(from + i + j));
-    }
 }
 
 }  // namespace kvist::KVIST_ISA

@@ -1,16 +1,15 @@
 // Attention of one cell: scores, softmax from an empty start, weighted V; and the exact merge of cells.
 #include "kernels.h"
+#include "codes.h"
 #include "softmax.h"
+#include "unpack.h"
 #include "weighing.h"
 
 namespace kvist::KVIST_ISA {
 
 namespace {
 
-constexpr int ELEMENTS = 4;
-
 typedef void (*Score)(const void* const*, const void* const*, int, const void*, int, void*);
-typedef void (*Unpack)(const void*, const void*, int, void*);
 
 // The inner loops by element type and number of rows. A constant: code of this instruction set must not run at load.
 struct Loops {
@@ -30,6 +29,11 @@ struct Direct : Loops {
         fill<F16, true>(ELEMENT_F16);
         fill<BF16, true>(ELEMENT_BF16);
         fill<I8Pairs, true>(ELEMENT_INT8T);
+#if KVIST_WIDTH > 4
+        fill<Codes<4>, true>(ELEMENT_LM4);
+        fill<Codes<3>, true>(ELEMENT_LM3);
+        fill<Codes<2>, true>(ELEMENT_LM2);
+#endif
     }
 };
 struct Staged : Loops {
@@ -40,7 +44,8 @@ struct Staged : Loops {
 };
 constexpr Direct direct;
 constexpr Staged staged;
-constexpr Unpack unpackers[ELEMENTS] = {unpack<F32>, unpack<F16>, unpack<BF16>, unpack<I8Pairs>};
+constexpr Unpack unpackers[ELEMENTS] = {unpack<F32>,     unpack<F16>,     unpack<BF16>,   unpack<I8Pairs>,
+                                        unpack_codes<4>, unpack_codes<3>, unpack_codes<2>};
 
 constexpr int staged_as(int element) { return packed(element) ? ELEMENT_INT8T : ELEMENT_F32; }
 
@@ -78,10 +83,10 @@ void fetch_scales(const Cell& c) {
 }
 
 // ``n`` lane groups from ``g`` on, unpacked to the stage; ``tiles`` says where each of them lies there.
-void unpack_some(Tile& t, const void* const* from, int g, int n, int element, int numbers, const void** tiles) {
+void unpack_some(Tile& t, const void* const* from, int g, int n, int element, int numbers, int dim, const void** tiles) {
     for (int i = 0; i < n; i++) {
         float* to = t.stage + i * numbers;
-        unpackers[element](from[g + i], from[g + i + n < t.cell.groups ? g + i + n : g + i], numbers, to);
+        unpackers[element](from[g + i], from[g + i + n < t.cell.groups ? g + i + n : g + i], numbers, dim, to);
         tiles[i] = to;
     }
 }
@@ -90,7 +95,7 @@ void score_all(Tile& t) {
     const Cell& c = t.cell;
     const int steps = steps_of(c), numbers = steps * LANES;
     const void* tiles[CELL_GROUPS];
-    if (t.blocks == 1) {
+    if (t.blocks == 1 && (W > 4 || !coded(c.k_element))) {
         for (int g = 0; g < c.groups; g++) tiles[g] = later(c.k, c.groups, g + fetch_ahead(c.k_element), c.v, c.groups);
         direct.score[c.k_element][t.n](c.k, tiles, c.groups, t.q[0], steps, t.scores[0]);
         return;
@@ -98,7 +103,7 @@ void score_all(Tile& t) {
     const int most = numbers < STAGE ? STAGE / numbers : 1;
     for (int g = 0; g < c.groups; g += most) {
         const int n = most < c.groups - g ? most : c.groups - g;
-        unpack_some(t, c.k, g, n, c.k_element, numbers, tiles);
+        unpack_some(t, c.k, g, n, c.k_element, numbers, 0, tiles);
         for (int b = 0; b < t.blocks; b++) {
             const int i = t.begin(b), rows = t.begin(b + 1) - i;
             staged.score[staged_as(c.k_element)][rows](tiles, tiles, n, t.q[i], steps, t.scores[i] + g * LANES);
@@ -110,17 +115,17 @@ void weigh_all(Tile& t) {
     const Cell& c = t.cell;
     const int numbers = c.value_dim * (packed(c.v_element) ? PairMath::STEPS : FloatMath::STEPS);
     const void* tiles[CELL_GROUPS];
-    if (t.blocks == 1) {
+    if (t.blocks == 1 && (!coded(c.v_element) || direct_value(ELEMENT_BITS[c.v_element], c.value_dim))) {
         for (int g = 0; g < c.groups; g++)
             tiles[g] = later(c.v, c.groups, g + fetch_ahead(c.v_element) + fetch_softmax(c.v_element), c.k_next, FETCH_TILES);
-        const int chunk = STAGE * (int)sizeof(float) / (LANES * c.value_dim * element_bytes(c.v_element));
+        const int chunk = STAGE * (int)sizeof(float) / (int)group_bytes(c.v_element, c.value_dim);
         Weighing{t, direct.weigh[c.v_element], 0, c.v, tiles, 0, c.groups, chunk > 1 ? chunk : 1}.run();
         return;
     }
     const int most = numbers < STAGE ? STAGE / numbers : 1;
     for (int g = 0; g < c.groups; g += most) {
         const int n = most < c.groups - g ? most : c.groups - g;
-        unpack_some(t, c.v, g, n, c.v_element, numbers, tiles);
+        unpack_some(t, c.v, g, n, c.v_element, numbers, c.value_dim, tiles);
         for (int b = 0; b < t.blocks; b++)
             Weighing{t, staged.weigh[staged_as(c.v_element)], b, tiles, tiles, g, n, n}.run();
     }

@@ -135,4 +135,8 @@ void rotate(const Rotate& p, int rows) {
     over_rows(rows, rows * width, [&](int a, int b) { table().rotate(p, a, b); });
 }
 
+void hadamard(float* x, int rows, int dim) {
+    over_rows(rows, (int64_t)rows * dim * 4, [&](int a, int b) { table().hadamard(x, dim, a, b); });
+}
+
 }  // namespace kvist

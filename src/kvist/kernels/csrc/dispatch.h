@@ -21,6 +21,7 @@ void rms_norm(const float* x, const float* w, float eps, float* y, int rows, int
 void add_rms_norm(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width);
 void gated(const float* gate_up, int activation, float* y, int rows, int width);
 void rotate(const Rotate& p, int rows);
+void hadamard(float* x, int rows, int dim);
 
 // Measured: bytes a second of sequential reading, multiply-adds a second in registers.
 double read_bandwidth(size_t bytes, int threads, double seconds);

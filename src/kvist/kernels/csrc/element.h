@@ -46,13 +46,39 @@ struct PairMath {
     KVIST_INLINE vi multiply_add(vi a, vi b, vi acc) { return dot_pairs(a, b, acc); }
 };
 
-struct F32 : FloatMath {
+// How the loops find numbers that lie one after another: K as [steps][16], V as [STEPS][dim] of T.
+template <class E, class T, class V>
+struct Plain {
+    static constexpr int STEP_BYTES = LANES * sizeof(T);               // of K: of one lane group
+    static constexpr int LINE = STEP_BYTES < 64 ? 64 / STEP_BYTES : 1;  // steps in a cache line
+    // Vector ``v`` of step ``base + i`` (of ``steps``) of a lane group.
+    KVIST_INLINE V key(const void* tile, int steps, int base, int i, int v) {
+        return E::load((const T*)tile + (base + i) * LANES + v * W);
+    }
+    // Columns [c, c + W) of V rows; ``some`` < W of them are there.
+    struct Column {
+        int at, some;
+        KVIST_INLINE Column of(int c, int, int some) { return {c, some}; }
+    };
+    KVIST_INLINE V value(const void* tile, int step, const Column& c, int dim) {
+        const T* p = (const T*)tile + (size_t)step * dim + c.at;
+        if (c.some == W) return E::load(p);
+        T lanes[W] = {};
+        memcpy(lanes, p, c.some * sizeof(T));
+        return E::load(lanes);
+    }
+    KVIST_INLINE void fetch_row(const void* tile, int step, int column, int width, int dim) {
+        for (int o = 0; o < width; o += 64 / (int)sizeof(T)) prefetch((const T*)tile + (size_t)step * dim + column + o);
+    }
+};
+
+struct F32 : FloatMath, Plain<F32, float, vf> {
     typedef float T;
     KVIST_INLINE vf load(const T* p) { return KVIST_ISA::load(p); }
     KVIST_INLINE T pack(float x) { return x; }
 };
 
-struct BF16 : FloatMath {
+struct BF16 : FloatMath, Plain<BF16, uint16_t, vf> {
     typedef uint16_t T;
     KVIST_INLINE vf load(const T* p) { return (vf)(widen(p) << 16); }
     KVIST_INLINE T pack(float x) {
@@ -62,7 +88,7 @@ struct BF16 : FloatMath {
     }
 };
 
-struct F16 : FloatMath {
+struct F16 : FloatMath, Plain<F16, uint16_t, vf> {
     typedef uint16_t T;
     KVIST_INLINE vf load(const T* p) {
 #if KVIST_WIDTH == 16
@@ -96,7 +122,7 @@ struct F16 : FloatMath {
 };
 
 // int8 pairs as int8t keeps them, widened on the way; and the same once widened.
-struct I8Pairs : PairMath {
+struct I8Pairs : PairMath, Plain<I8Pairs, uint16_t, vi> {
     typedef uint16_t T;
     KVIST_INLINE vi load(const T* p) {
         vb bytes;
@@ -105,7 +131,7 @@ struct I8Pairs : PairMath {
     }
 };
 
-struct I16Pairs : PairMath {
+struct I16Pairs : PairMath, Plain<I16Pairs, int32_t, vi> {
     typedef int32_t T;
     KVIST_INLINE vi load(const T* p) {
         vi v;

@@ -29,7 +29,7 @@ float multiply(size_t n) {
 
 extern const Table table;
 constexpr Table filled{KVIST_NAME(KVIST_ISA), W, cell, merge, linear, quantise, packed, rms_norm,
-                       add_rms_norm, gated, rotate, read, multiply};
+                       add_rms_norm, gated, rotate, hadamard, read, multiply};
 const Table table = filled;
 
 }  // namespace kvist::KVIST_ISA

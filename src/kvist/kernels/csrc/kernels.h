@@ -14,6 +14,7 @@ void rms_norm(const float* x, const float* w, float eps, float* y, int rows, int
 void add_rms_norm(float* x, const float* delta, const float* w, float eps, float* y, int rows, int width);
 void gated(const float* gate_up, int activation, float* y, int rows, int width);
 void rotate(const Rotate&, int row_begin, int row_end);
+void hadamard(float* x, int dim, int begin, int end);
 float read(const float* p, size_t n);
 float multiply(size_t n);
 

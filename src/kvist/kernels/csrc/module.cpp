@@ -1,9 +1,11 @@
 // The Python module.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "books.h"
 #include "dispatch.h"
+#include "lloyd.h"
 #include "module.h"
 #include "plan.h"
 #include "team.h"
@@ -17,8 +19,10 @@ namespace {
 Plan::Ints ints(const Array& a) { return Plan::Ints(a.data(), a.data() + a.size()); }
 
 void run_plan(Plan& plan, const View& view, Address q, Address pool, int64_t blocks, int64_t block_bytes, int q_heads,
-              float scale, float softcap, Address out) {
-    plan.run(table(), view, {at<float>(q), at<uint8_t>(pool), block_bytes, blocks, q_heads, scale, softcap, at<float>(out)},
+              float scale, float softcap, Address out, Address state, bool first, bool last) {
+    plan.run(table(), view,
+             {at<float>(q), at<uint8_t>(pool), block_bytes, blocks, q_heads, scale, softcap, at<float>(out), at<float>(state),
+              first, last},
              threads());
 }
 
@@ -26,24 +30,35 @@ void run_linear(Address x, Address w, Address bias, Address y, int rows, int in,
     linear({at<float>(x), at<void>(w), at<float>(bias), at<float>(y), rows, in, out, element});
 }
 
-void run_rotate(const View& v, Address qkv, Address pool, int64_t blocks, int64_t block_bytes, int q_heads, Address cos,
-                Address sin, int known_positions, int rotary_half, Array positions, Array block, Array slot, Address q_norm,
-                Address k_norm, float eps, Address q_out, int rows) {
-    auto rowwise = [&](const Array& a) { return (int)a.size() == rows; };
-    if (!rowwise(positions) || !rowwise(block) || !rowwise(slot))
-        throw std::invalid_argument("positions, block and slot need one entry a row");
+typedef std::tuple<const View*, Array, Array> Target;
+
+// Where rows go by one view. Throws where that is outside the pool.
+Place place(const Target& to, int rows, int64_t blocks) {
+    const auto& [v, block, slot] = to;
+    if ((int)block.size() != rows || (int)slot.size() != rows) throw std::invalid_argument("block and slot need one entry a row");
+    for (int r = 0; r < rows; r++)
+        if (block.data()[r] >= blocks || (block.data()[r] >= 0 && (unsigned)slot.data()[r] >= (unsigned)v->tokens_per_block))
+            throw std::invalid_argument("row " + std::to_string(r) + " would be written outside the pool");
+    return place_of(*v, block.data(), slot.data());
+}
+
+void run_rotate(const std::vector<Target>& targets, Address qkv, Address pool, int64_t blocks, int64_t block_bytes,
+                int q_heads, Address cos, Address sin, int known_positions, int rotary_half, Array positions,
+                Address q_norm, Address k_norm, float eps, Address q_out, int rows, bool k_rotated, bool v_rotated,
+                Address k_mean) {
+    if (targets.empty() || targets.size() > 2) throw std::invalid_argument("rows go to one place or two");
+    const View& v = *std::get<0>(targets[0]);
+    if ((int)positions.size() != rows) throw std::invalid_argument("positions need one entry a row");
     if (2 * rotary_half > v.key_dim || v.key_dim > MAX_DIM) throw std::invalid_argument("rotary_dim or key_dim is too large");
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++)
         if (cos && (unsigned)positions.data()[r] >= (unsigned)known_positions)
             throw std::invalid_argument("position " + std::to_string(positions.data()[r]) + " has no cos/sin row");
-        if (block.data()[r] >= blocks || (block.data()[r] >= 0 && (unsigned)slot.data()[r] >= (unsigned)v.tokens_per_block))
-            throw std::invalid_argument("row " + std::to_string(r) + " would be written outside the pool");
-    }
+    Rotate p{at<float>(qkv), at<uint8_t>(pool), block_bytes, q_heads, v.kv_heads, v.key_dim, v.value_dim, at<float>(cos),
+             at<float>(sin), rotary_half, positions.data(), at<float>(q_norm), at<float>(k_norm), eps, at<float>(q_out),
+             {k_rotated, v_rotated, at<float>(k_mean)}, 0, {}};
+    for (const Target& to : targets) p.places[p.n_places++] = place(to, rows, blocks);
     nb::gil_scoped_release released;
-    rotate({at<float>(qkv), at<uint8_t>(pool), block_bytes, v.k_offset, v.v_offset, v.head_bytes, q_heads, v.kv_heads,
-            v.key_dim, v.value_dim, v.k_element, v.v_element, at<float>(cos), at<float>(sin), rotary_half, v.tokens_per_block,
-            positions.data(), block.data(), slot.data(), at<float>(q_norm), at<float>(k_norm), eps, at<float>(q_out)},
-           rows);
+    rotate(p, rows);
 }
 
 }  // namespace
@@ -72,7 +87,8 @@ NB_MODULE(kvist_native, m) {
         .def_prop_ro("rows", &Plan::rows)
         .def_prop_ro("units", &Plan::units)
         .def_prop_ro("waves", &Plan::waves)
-        .def("run", &run_plan, Released());
+        .def("run", &run_plan, "view"_a, "q"_a, "pool"_a, "blocks"_a, "block_bytes"_a, "q_heads"_a, "scale"_a, "softcap"_a,
+             "out"_a, "state"_a = 0, "first"_a = true, "last"_a = true, Released());
 
     m.def("linear", &run_linear, Released());
     m.def("rms_norm", [](Address x, Address w, float eps, Address y, int rows, int width) {
@@ -85,5 +101,14 @@ NB_MODULE(kvist_native, m) {
         gated(at<float>(gate_up), activation, at<float>(y), rows, width);
     }, Released());
     m.def("norm_rotate_write", &run_rotate);
+    m.def("hadamard", [](Address x, int rows, int dim) { hadamard(at<float>(x), rows, dim); }, Released());
+    m.def("levels", [](int bits) {
+        const int8_t* of = LEVELS[bits - LEAST_BITS];
+        return std::vector<int>(of, of + (1 << bits));
+    }, "Levels of codes of so many bits.");
+    m.def("thresholds", [](int bits) {
+        const float* of = THRESHOLDS[bits - LEAST_BITS];
+        return std::vector<float>(of, of + (1 << bits) - 1);
+    });
     bind_step(m);
 }

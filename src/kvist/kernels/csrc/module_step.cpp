@@ -18,11 +18,12 @@ namespace {
 typedef std::tuple<Plan*, Array, Array> Group;
 typedef std::tuple<Address, Address, int, int> Rope;
 
-void add_layer(Program& program, const View& view, bool writes, int group, int rope, int q_heads, float scale,
-               float softcap, int activation, bool norms_whole, const Product& qkv, const Product& o,
+void add_layer(Program& program, const View& view, bool writes, int group, int rope, int q_heads, const View& near_view,
+               int near_group, bool k_rotated, bool v_rotated, Address k_mean, float scale, float softcap, int activation,
+               bool norms_whole, const Product& qkv, const Product& o,
                const Product& gate_up, const Product& down, Address attn_norm, Address attn_post_norm, Address ffn_norm,
                Address ffn_post_norm, Address q_norm, Address k_norm) {
-    program.add({view, writes, group, rope, q_heads, scale, softcap, activation, norms_whole, qkv, o, gate_up, down,
+    program.add({view, writes, group, rope, q_heads, near_view, near_group, {k_rotated, v_rotated, at<float>(k_mean)}, scale, softcap, activation, norms_whole, qkv, o, gate_up, down,
                  at<float>(attn_norm), at<float>(attn_post_norm), at<float>(ffn_norm), at<float>(ffn_post_norm),
                  at<float>(q_norm), at<float>(k_norm)});
 }
@@ -61,7 +62,8 @@ void bind_step(nb::module_& m) {
                 Address final_norm) {
                  new (self) Program(hidden, eps, embedding_scale, embed, head, at<float>(final_norm));
              })
-        .def("add", &add_layer, "view"_a, "writes"_a, "group"_a, "rope"_a, "q_heads"_a, "scale"_a, "softcap"_a,
+        .def("add", &add_layer, "view"_a, "writes"_a, "group"_a, "rope"_a, "q_heads"_a, "near_view"_a, "near_group"_a,
+             "k_rotated"_a, "v_rotated"_a, "k_mean"_a, "scale"_a, "softcap"_a,
              "activation"_a, "norms_whole"_a, "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "attn_norm"_a, "attn_post_norm"_a,
              "ffn_norm"_a, "ffn_post_norm"_a, "q_norm"_a, "k_norm"_a)
         .def("set_ropes", &set_ropes)

@@ -1,7 +1,8 @@
 // Norms, gates, rotation and the cache write: one pass over a row each.
-#include "element.h"
+#include "basis.h"
 #include "kernels.h"
 #include "vmath.h"
+#include "writing.h"
 
 namespace kvist::KVIST_ISA {
 
@@ -67,68 +68,22 @@ void prepare_head(const Rotate& p, const float* from, const float* norm, int pos
     if (p.cos) rotate_head(to, p.cos + (size_t)position * p.rotary_half, p.sin + (size_t)position * p.rotary_half, p.rotary_half);
 }
 
-// One token's key into its lane of a [slots / 16][dim][16] tile.
-template <class E>
-void write_key(const float* x, uint8_t* tile, int slot, int slots, int dim) {
-    typename E::T* to = (typename E::T*)tile + (size_t)(slot / LANES) * dim * LANES + slot % LANES;
-    for (int d = 0; d < dim; d++) to[(size_t)d * LANES] = E::pack(x[d]);
-}
-
-template <class E>
-void write_value(const float* x, uint8_t* tile, int slot, int slots, int dim) {
-    typename E::T* to = (typename E::T*)tile + (size_t)slot * dim;
-    for (int d = 0; d < dim; d++) to[d] = E::pack(x[d]);
-}
-
-// A row as int8t: the smallest f16 scale for which all numbers are within +-127; the integers go to ``out``. What no f16
-// scale holds, NaN and infinity give the scale NaN.
-uint16_t pack_row(const float* x, int dim, int32_t* out) {
-    vi top = {};
-    int i = 0;
-    for (; i + W <= dim; i += W) top = higher(top, magnitude_bits(load(x + i)));
-    if (i < dim) top = higher(top, magnitude_bits(load_some<F32>(x + i, dim - i)));
-    const float least = float_of(highest_bits(top)) / 127;
-    const bool bad = !(least <= 65504.0f);
-    uint16_t half = bad ? 0x7e00 : F16::pack(least);
-    if (!bad && half_value(half) < least) half++;
-    const vf scale = splat(half_value(half));
-    for (i = 0; i < dim; i += W) {
-        vf v = i + W <= dim ? load(x + i) : load_some<F32>(x + i, dim - i);
-        store(out + i, bad || half == 0 ? vi{} : nearest(v / scale));
-    }
-    return half;
-}
-
-// Into its lane of [slots / 16][dim / 2][16][2], the scale behind all of them.
-void write_packed_key(const float* x, uint8_t* tile, int slot, int slots, int dim) {
-    int32_t whole[MAX_DIM + W];
-    const uint16_t scale = pack_row(x, dim, whole);
-    int8_t* to = (int8_t*)tile + (size_t)(slot / LANES) * dim * LANES + slot % LANES * 2;
-    for (int d = 0; d < dim; d += 2, to += 2 * LANES) to[0] = (int8_t)whole[d], to[1] = (int8_t)whole[d + 1];
-    memcpy(tile + (size_t)slots * dim + 2 * slot, &scale, sizeof scale);
-}
-
-// Into [slots / 2][dim][2].
-void write_packed_value(const float* x, uint8_t* tile, int slot, int slots, int dim) {
-    int32_t whole[MAX_DIM + W];
-    const uint16_t scale = pack_row(x, dim, whole);
-    int8_t* to = (int8_t*)tile + (size_t)(slot / 2) * dim * 2 + slot % 2;
-    for (int d = 0; d < dim; d++) to[2 * d] = (int8_t)whole[d];
-    memcpy(tile + (size_t)slots * dim + 2 * slot, &scale, sizeof scale);
-}
-
-typedef void (*Write)(const float*, uint8_t*, int slot, int slots, int dim);
-constexpr Write key_writers[] = {write_key<F32>, write_key<F16>, write_key<BF16>, write_packed_key};
-constexpr Write value_writers[] = {write_value<F32>, write_value<F16>, write_value<BF16>, write_packed_value};
-
 void write_row(const Rotate& p, int row, const float* k, const float* v) {
-    if (p.block[row] < 0) return;
-    float key[MAX_DIM];
-    uint8_t* record = p.pool + (int64_t)p.block[row] * p.block_bytes;
-    for (int h = 0; h < p.kv_heads; h++, record += p.head_bytes) {
+    float key[MAX_DIM], value[MAX_DIM];
+    for (int h = 0; h < p.kv_heads; h++) {
         prepare_head(p, k + (size_t)h * p.key_dim, p.k_norm, p.positions[row], key);
-        key_writers[p.k_element](key, record + p.k_offset, p.slot[row], p.tokens_per_block, p.key_dim);
-        value_writers[p.v_element](v + (size_t)h * p.value_dim, record + p.v_offset, p.slot[row], p.tokens_per_block, p.value_dim);
+        memcpy(value, v + (size_t)h * p.value_dim, sizeof(float) * p.value_dim);
+        if (p.basis.k_mean)
+            for (int d = 0; d < p.key_dim; d++) key[d] -= p.basis.k_mean[(size_t)h * p.key_dim + d];
+        if (p.basis.k_rotated) hadamard_head(key, p.key_dim);
+        if (p.basis.v_rotated) hadamard_head(value, p.value_dim);
+        for (int i = 0; i < p.n_places; i++) {
+            const Place& to = p.places[i];
+            if (to.block[row] < 0) continue;
+            uint8_t* record = p.pool + (int64_t)to.block[row] * p.block_bytes + h * to.head_bytes;
+            key_writers[to.k_element](key, record + to.k_offset, to.slot[row], to.tokens_per_block, p.key_dim);
+            value_writers[to.v_element](value, record + to.v_offset, to.slot[row], to.tokens_per_block, p.value_dim);
+        }
     }
 }
 
@@ -158,10 +113,17 @@ void rotate(const Rotate& p, int row_begin, int row_end) {
     const int q_width = p.q_heads * p.key_dim, k_width = p.kv_heads * p.key_dim;
     for (int r = row_begin; r < row_end; r++) {
         const float* row = p.qkv + (size_t)r * (q_width + k_width + p.kv_heads * p.value_dim);
-        for (int h = 0; h < p.q_heads; h++)
-            prepare_head(p, row + h * p.key_dim, p.q_norm, p.positions[r], p.q_out + (size_t)r * q_width + h * p.key_dim);
+        for (int h = 0; h < p.q_heads; h++) {
+            float* q = p.q_out + (size_t)r * q_width + h * p.key_dim;
+            prepare_head(p, row + h * p.key_dim, p.q_norm, p.positions[r], q);
+            if (p.basis.k_rotated) hadamard_head(q, p.key_dim);
+        }
         write_row(p, r, row + q_width, row + q_width + k_width);
     }
+}
+
+void hadamard(float* x, int dim, int begin, int end) {
+    for (int r = begin; r < end; r++) hadamard_head(x + (size_t)r * dim, dim);
 }
 
 }  // namespace kvist::KVIST_ISA

@@ -150,8 +150,8 @@ void Plan::place_tiles(Cell& c, const View& view, const Call& call, const Job& j
             if (!any) continue;  // released by a window, or not yet written: never touched
             const uint8_t* record = call.record(blocks_[b], job.kv_head, view);
             c.k[c.groups] = view.k_tile(record, g), c.v[c.groups] = view.v_tile(record, g);
-            if (view.k_element == ELEMENT_INT8T) c.k_scale[c.groups] = view.k_scales(record, g);
-            if (view.v_element == ELEMENT_INT8T) c.v_scale[c.groups] = view.v_scales(record, g);
+            if (packed(view.k_element)) c.k_scale[c.groups] = view.k_scales(record, g);
+            if (packed(view.v_element)) c.v_scale[c.groups] = view.v_scales(record, g);
             c.groups++;
         }
 }
@@ -198,7 +198,7 @@ void Plan::merge_row(const Table& table, const View& view, const Call& call, int
     m.slot_floats = (size_t)call.q_heads * record;
     m.state = state + first_head * 2;
     m.out = call.out + first_head * view.value_dim;
-    m.first = wave == 0, m.last = wave + 1 == waves();
+    m.first = call.first && wave == 0, m.last = call.last && wave + 1 == waves();
     table.merge(m);
 }
 
@@ -207,7 +207,7 @@ void Plan::run(const Table& table, const View& view, const Call& call, int threa
     check_blocks(view.tokens_per_block, call.blocks);
     if (!(cut_for_ == shape)) cut(shape);
     float* partials = scratch(0, (size_t)max_slots_ * call.q_heads * shape.record_floats);
-    float* state = scratch(1, (size_t)rows() * call.q_heads * 2);
+    float* state = call.state ? call.state : scratch(1, (size_t)rows() * call.q_heads * 2);
     if (multiply_adds(view, call.q_heads) < SERIAL_MULTIPLY_ADDS) threads = 1;
     const int merges = rows() * view.kv_heads;
     for (int w = 0; w < waves(); w++) {

@@ -15,16 +15,16 @@ struct View {
     int k_element, v_element;
 
     // Lane group g of a (block, head) record's K and V.
-    const uint8_t* k_tile(const uint8_t* record, int g) const {
-        return record + k_offset + (int64_t)g * LANES * key_dim * element_bytes(k_element);
-    }
-    const uint8_t* v_tile(const uint8_t* record, int g) const {
-        return record + v_offset + (int64_t)g * LANES * value_dim * element_bytes(v_element);
-    }
+    const uint8_t* k_tile(const uint8_t* record, int g) const { return record + k_offset + g * group_bytes(k_element, key_dim); }
+    const uint8_t* v_tile(const uint8_t* record, int g) const { return record + v_offset + g * group_bytes(v_element, value_dim); }
     // The scales of that lane group: behind the data of the whole tile.
     const uint16_t* k_scales(const uint8_t* record, int g) const { return (const uint16_t*)k_tile(record, tokens_per_block / LANES) + g * LANES; }
     const uint16_t* v_scales(const uint8_t* record, int g) const { return (const uint16_t*)v_tile(record, tokens_per_block / LANES) + g * LANES; }
 };
+
+inline Place place_of(const View& v, const int* block, const int* slot) {
+    return {v.k_offset, v.v_offset, v.head_bytes, v.tokens_per_block, v.k_element, v.v_element, block, slot};
+}
 
 // One layer's tensors for one run of a plan.
 struct Call {
@@ -34,6 +34,9 @@ struct Call {
     int q_heads;
     float scale, softcap;
     float* out;
+    // Of several runs over a row's positions: max and sum so far [rows][q_heads][2] (null: it is the only one).
+    float* state = nullptr;
+    bool first = true, last = true;
 
     const uint8_t* record(int block, int kv_head, const View& view) const {
         return pool + block * block_bytes + kv_head * view.head_bytes;

@@ -18,7 +18,7 @@ struct Fetcher {
     int bytes, at;
 
     Fetcher(const Cell& c, bool idle)
-        : tile(c.v + fetch_ahead(c.k_element)), bytes(c.value_dim * LANES * element_bytes(c.v_element)), at(0) {
+        : tile(c.v + fetch_ahead(c.k_element)), bytes((int)group_bytes(c.v_element, c.value_dim)), at(0) {
         const int last = fetch_ahead(c.v_element) + fetch_softmax(c.v_element);
         end = c.v + (idle ? 0 : last < c.groups ? last : c.groups);
     }

@@ -62,6 +62,11 @@ void Program::add(const StepLayer& l) {
     need(l.gate_up.in == hidden_ && l.gate_up.out == 2 * l.down.in && l.down.out == hidden_, "gate, up and down do not fit");
     need(l.activation >= SILU && l.activation <= RELU, "unknown activation");
     const size_t attention = whole_lines(l.qkv.out) + whole_lines(q_width) + whole_lines(out_width);
+    if (l.near_group >= 0) {
+        const View& n = l.near_view;
+        need(n.kv_heads == v.kv_heads && n.key_dim == v.key_dim && n.value_dim == v.value_dim, "exact rows of another shape");
+        sums_ = std::max(sums_, (size_t)2 * l.q_heads);
+    }
     wide_ = std::max({wide_, attention, whole_lines(l.gate_up.out) + whole_lines(l.down.in)});
     layers_.push_back(l);
 }
@@ -77,11 +82,8 @@ void Program::check(const Step& s) const {
     for (const StepGroup& g : s.groups)
         for (int r = 0; r < s.rows; r++) need(g.block[r] < s.blocks, "a row would be written outside the pool");
     for (const StepLayer& l : layers_) {
-        need((size_t)l.group < s.groups.size() && s.groups[l.group].plan->rows() == s.rows, "a layer without its work list");
-        const StepGroup& g = s.groups[l.group];
-        g.plan->check_blocks(l.view.tokens_per_block, s.blocks);
-        for (int r = 0; r < s.rows; r++)
-            need(g.block[r] < 0 || (unsigned)g.slot[r] < (unsigned)l.view.tokens_per_block, "a slot outside of its block");
+        check_group(s, l.group, l.view);
+        if (l.near_group >= 0) check_group(s, l.near_group, l.near_view);
         need(l.rope < (int)ropes_.size(), "a layer without its rotation");
         if (l.rope < 0) continue;
         const RopeRows& rope = ropes_[l.rope];
@@ -90,19 +92,28 @@ void Program::check(const Step& s) const {
     }
 }
 
+void Program::check_group(const Step& s, int group, const View& view) const {
+    need((size_t)group < s.groups.size() && s.groups[group].plan->rows() == s.rows, "a layer without its work list");
+    const StepGroup& g = s.groups[group];
+    g.plan->check_blocks(view.tokens_per_block, s.blocks);
+    for (int r = 0; r < s.rows; r++)
+        need(g.block[r] < 0 || (unsigned)g.slot[r] < (unsigned)view.tokens_per_block, "a slot outside of its block");
+}
+
 Program::Room Program::room(int rows, int n_logits) {
     const int most = std::max(rows, n_logits);
     const size_t narrow = whole_lines((size_t)most * hidden_), wide = wide_ * most;
     const size_t asked = layers_.empty() ? 0 : (size_t)n_logits * layers_.back().o.in;
-    if (floats_ < 4 * narrow + wide + asked) {
+    const size_t all = 4 * narrow + wide + whole_lines(asked) + sums_ * rows;
+    if (floats_ < all) {
         memory_.reset();
         floats_ = 0;
-        memory_.reset((float*)std::aligned_alloc(64, whole_lines(4 * narrow + wide + asked) * sizeof(float)));
+        memory_.reset((float*)std::aligned_alloc(64, whole_lines(all) * sizeof(float)));
         if (!memory_) throw std::bad_alloc();
-        floats_ = 4 * narrow + wide + asked;
+        floats_ = all;
     }
-    float* p = memory_.get();
-    return {p, p + narrow, p + 2 * narrow, p + 3 * narrow, p + 4 * narrow, p + 4 * narrow + wide};
+    float *p = memory_.get(), *behind = p + 4 * narrow + wide;
+    return {p, p + narrow, p + 2 * narrow, p + 3 * narrow, p + 4 * narrow, behind, behind + whole_lines(asked)};
 }
 
 // Adds what the part before left to x, in place, and norms the sum for the next part.
@@ -133,19 +144,29 @@ float* Program::project(const StepLayer& l, const Step& s, const Room& m, const 
     if (l.norms_whole) norm_projections(l, qkv, s.rows, eps_);
     const RopeRows rope = l.rope < 0 ? RopeRows{} : ropes_[l.rope];
     const bool by_head = !l.norms_whole;
-    rotate({qkv, s.pool, s.block_bytes, v.k_offset, v.v_offset, v.head_bytes, l.q_heads, l.writes ? v.kv_heads : 0,
-            v.key_dim, v.value_dim, v.k_element, v.v_element, rope.cos, rope.sin, rope.half, v.tokens_per_block, s.positions, g.block, g.slot,
-            by_head ? l.q_norm : nullptr, by_head ? l.k_norm : nullptr, eps_, q},
-           s.rows);
+    Rotate p{qkv, s.pool, s.block_bytes, l.q_heads, l.writes ? v.kv_heads : 0, v.key_dim, v.value_dim, rope.cos, rope.sin,
+             rope.half, s.positions, by_head ? l.q_norm : nullptr, by_head ? l.k_norm : nullptr, eps_, q, l.basis, 1,
+             {place_of(v, g.block, g.slot)}};
+    if (l.near_group >= 0) {
+        const StepGroup& near = s.groups[l.near_group];
+        p.places[p.n_places++] = place_of(l.near_view, near.block, near.slot);
+    }
+    rotate(p, s.rows);
     return q;
 }
 
-// What the heads read, [rows, q_heads * value_dim], behind q.
-float* Program::attend(const StepLayer& l, const Step& s, float* q) const {
+// What the heads read, [rows, q_heads * value_dim], behind q: packed rows first, then those near by.
+float* Program::attend(const StepLayer& l, const Step& s, const Room& m, float* q) const {
     const View& v = l.view;
     float* attended = q + whole_lines((size_t)s.rows * l.q_heads * v.key_dim);
-    const Call call{q, s.pool, s.block_bytes, s.blocks, l.q_heads, l.scale, l.softcap, attended};
+    Call call{q, s.pool, s.block_bytes, s.blocks, l.q_heads, l.scale, l.softcap, attended};
+    if (l.near_group >= 0) call.state = m.sums, call.last = false;
     s.groups[l.group].plan->run(table(), v, call, threads());
+    if (l.near_group >= 0) {
+        call.first = false, call.last = true;
+        s.groups[l.near_group].plan->run(table(), l.near_view, call, threads());
+    }
+    if (l.basis.v_rotated) hadamard(attended, s.rows * l.q_heads, v.value_dim);
     return attended;
 }
 
@@ -183,7 +204,7 @@ void Program::run(const Step& s) {
         float* q = project(l, s, m, enter(m, s.rows, delta, l.attn_norm));
         const bool last = &l == &layers_.back();
         if (last && !s.n_logits) return;  // K and V are written, and nobody asks for more
-        const float* attended = attend(l, s, q);
+        const float* attended = attend(l, s, m, q);
         if (last) keep_asked(s, m, attended);
         delta = feed_forward(l, last ? s.n_logits : s.rows, m, last ? m.asked : attended);
     }

@@ -21,6 +21,9 @@ struct StepLayer {
     View view;
     bool writes;  // false: it reads the cache of another layer, and its qkv holds q alone
     int group, rope, q_heads;  // rope -1: no rotation
+    View near_view;            // of sinks and the current cell, where those are kept exactly beside packed rows
+    int near_group;            // -1: there are none
+    Basis basis;
     float scale, softcap;
     int activation;
     bool norms_whole;
@@ -65,9 +68,10 @@ class Program {
 
   private:
     // Scratch of one step: x, normed, delta and left [rows, hidden], room for the widest part of a layer (qkv, q and
-    // attended; or gate and up, and inner), and the last attention's answer for the rows asked for.
+    // attended; or gate and up, and inner), the last attention's answer for the rows asked for, and max and sum of rows
+    // whose attention is in two runs.
     struct Room {
-        float *x, *normed, *delta, *left, *wide, *asked;
+        float *x, *normed, *delta, *left, *wide, *asked, *sums;
     };
     struct Release {
         void operator()(float* p) const { std::free(p); }
@@ -76,9 +80,10 @@ class Program {
     void check(const Step& step) const;
     Room room(int rows, int n_logits);
     const float* enter(const Room& m, int rows, const float* delta, const float* norm) const;
+    void check_group(const Step& step, int group, const View& view) const;
     const float* leave(const Room& m, int rows, const float* norm) const;
     float* project(const StepLayer& layer, const Step& step, const Room& m, const float* in) const;
-    float* attend(const StepLayer& layer, const Step& step, float* q) const;
+    float* attend(const StepLayer& layer, const Step& step, const Room& m, float* q) const;
     const float* feed_forward(const StepLayer& layer, int rows, const Room& m, const float* attended) const;
     void keep_asked(const Step& step, Room& m, const float* attended) const;
     void answer(const Step& step, const Room& m, const float* delta) const;
@@ -90,6 +95,7 @@ class Program {
     std::vector<StepLayer> layers_;
     std::vector<RopeRows> ropes_;
     size_t wide_ = 0;  // floats of a row that the widest layer needs beside [hidden]
+    size_t sums_ = 0;  // and those of its max and sum
     std::unique_ptr<float[], Release> memory_;
     size_t floats_ = 0;
 };

@@ -8,9 +8,8 @@ namespace kvist::KVIST_ISA {
 constexpr int BLOCKS = 8;                      // of as many (row, head) pairs as the registers hold:
 constexpr int TILE_PAIRS = BLOCKS * ROW_BLOCK;  // most pairs that run through a cell together
 constexpr int STAGE = 4096;                // numbers unpacked at a time, at least one lane group: stays in L1
+using kvist::packed;                       // an element type's property, beside the product of that name
 constexpr float MOST = 32767, LEAST = 1e-30f;  // of integers; of what they stand for: less is nothing
-
-constexpr bool packed(int element) { return element == ELEMENT_INT8T; }
 
 // The (row, head) pairs [first, first + n) of a cell, in blocks that fit the registers. Where there are several blocks,
 // K and V are unpacked once for all of them. Four-byte numbers throughout: floats, or for packed K and V integers.

@@ -13,13 +13,24 @@ or a NaN becomes NaN. Against the product of unpacked floats an output differs b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from kvist.kernels.attention.base import LayerView
+from kvist.kernels.attention.basis import PLAIN, Basis
 from kvist.kernels.matrix import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Where the exact copies of a step's rows go, in a format with cells: int32 [rows] each, as for packed rows."""
+
+    view: LayerView
+    block: np.ndarray
+    slot: np.ndarray
 
 
 class Ops(Protocol):
@@ -81,6 +92,8 @@ class Ops(Protocol):
         k_norm: torch.Tensor | None,
         eps: float,
         q_out: torch.Tensor,
+        basis: Basis = PLAIN,
+        near: Near | None = None,
     ) -> None:
         """Head norms, rotation and cache write of one layer.
 
@@ -89,5 +102,11 @@ class Ops(Protocol):
         ``rotary_dim`` dims are rotated at ``positions`` int32 [rows], dim i with dim i + rotary_dim/2. Rotated Q goes
         to ``q_out [rows, q_heads, key_dim]``; rotated K and V go to slot ``slot[r]`` of block ``block[r]`` (both
         int32; a negative block means do not write), in the view's layout and element types.
+
+        ``basis`` is what Q, K and V are brought to after that; ``near`` a second place to which K and V go.
         """
+        ...
+
+    def rotate_heads(self, x: torch.Tensor) -> None:
+        """Rotate ``x`` float32 [rows, heads, dim] by the Hadamard matrix of its dim (``attention.basis``), in place."""
         ...

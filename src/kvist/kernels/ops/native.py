@@ -12,8 +12,11 @@ import torch
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
+from kvist.kernels.attention.basis import PLAIN, Basis
+from kvist.kernels.codec.hadamard import LEAST_BLOCK
 from kvist.kernels.matrix import GROUP, Matrix
 from kvist.kernels.native_module import Views, load
+from kvist.kernels.ops.base import Near
 
 WEIGHT_ELEMENT: Final = {"f32": 0, "f16": 1, "bf16": 2, "w8": 8, "w4": 9}
 """Kinds of a ``Matrix`` as ``csrc/table.h`` numbers them."""
@@ -121,6 +124,8 @@ class NativeOps:
         k_norm: torch.Tensor | None,
         eps: float,
         q_out: torch.Tensor,
+        basis: Basis = PLAIN,
+        near: Near | None = None,
     ) -> None:
         """Head norms, rotation, rotated Q to ``q_out``, rotated K and V to the cache. See the contract."""
         rows = len(qkv)
@@ -128,8 +133,11 @@ class NativeOps:
         head = (view.key_dim,)
         known_positions, half = (0, 0) if cos is None else cos.shape
         blocks, block_bytes = pool.shape
+        targets = [(self._views.of(view), block, slot)]
+        if near is not None:
+            targets.append((self._views.of(near.view), near.block, near.slot))
         self._native.norm_rotate_write(
-            self._views.of(view),
+            targets,
             _float(qkv, (rows, width)),
             pool.data_ptr(),
             blocks,
@@ -140,14 +148,22 @@ class NativeOps:
             known_positions,
             half,
             positions,
-            block,
-            slot,
             0 if q_norm is None else _float(q_norm, head),
             0 if k_norm is None else _float(k_norm, head),
             eps,
             _float(q_out, (rows, q_heads, view.key_dim)),
             rows,
+            basis.k_rotated,
+            basis.v_rotated,
+            0 if basis.k_mean is None or not view.kv_heads else _float(basis.k_mean, (view.kv_heads, view.key_dim)),
         )
+
+    def rotate_heads(self, x: torch.Tensor) -> None:
+        """``x`` float32 [rows, heads, dim] times the Hadamard matrix, in place."""
+        rows, heads, dim = shape = x.shape
+        if dim % LEAST_BLOCK:
+            raise BadValue("dim", dim, f"a multiple of {LEAST_BLOCK}")
+        self._native.hadamard(_float(x, shape), rows * heads, dim)
 
 
 @cache

@@ -10,8 +10,11 @@ import torch.nn.functional as nn
 
 from kvist.errors import BadValue
 from kvist.kernels.attention.base import LayerView
+from kvist.kernels.attention.basis import PLAIN, Basis
 from kvist.kernels.attention.tiles import write_keys, write_values
+from kvist.kernels.codec.hadamard import hadamard
 from kvist.kernels.matrix import GROUP, RECORD_BYTES, Matrix, integers
+from kvist.kernels.ops.base import Near
 
 _PART: Final = 16
 """Inputs that share a scale of x."""
@@ -86,6 +89,8 @@ class ReferenceOps:
         k_norm: torch.Tensor | None,
         eps: float,
         q_out: torch.Tensor,
+        basis: Basis = PLAIN,
+        near: Near | None = None,
     ) -> None:
         """Head norms, rotation, rotated Q to ``q_out``, rotated K and V to the cache. See the contract."""
         rows, kv_heads = len(qkv), view.kv_heads
@@ -97,13 +102,32 @@ class ReferenceOps:
         if cos is not None and sin is not None:
             at = torch.from_numpy(positions).long()
             q, k = _rotate(q, cos[at], sin[at]), _rotate(k, cos[at], sin[at])
+        v = v.reshape(rows, kv_heads, view.value_dim)
+        if basis.k_mean is not None and kv_heads:
+            k = k - basis.k_mean
+        if basis.k_rotated:
+            q, k = hadamard(q), hadamard(k)
         q_out.copy_(q)
-        keep = np.flatnonzero(block >= 0)
-        if not len(keep) or not kv_heads:
+        if not kv_heads:
             return
+        _write(pool, view, block, slot, k, hadamard(v) if basis.v_rotated else v)
+        if near is not None:
+            _write(pool, near.view, near.block, near.slot, k, hadamard(v) if basis.v_rotated else v)
+
+    def rotate_heads(self, x: torch.Tensor) -> None:
+        """``x`` float32 [rows, heads, dim] times the Hadamard matrix, in place."""
+        x.copy_(hadamard(x))
+
+
+def _write(
+    pool: torch.Tensor, view: LayerView, block: np.ndarray, slot: np.ndarray, k: torch.Tensor, v: torch.Tensor
+) -> None:
+    """Rows of K and V [rows, kv_heads, dim] to where they go."""
+    keep = np.flatnonzero(block >= 0)
+    if len(keep):
         to_block, to_slot = torch.from_numpy(block[keep]).long(), torch.from_numpy(slot[keep]).long()
         write_keys(pool, view, to_block, to_slot, k[keep])
-        write_values(pool, view, to_block, to_slot, v.reshape(rows, kv_heads, view.value_dim)[keep])
+        write_values(pool, view, to_block, to_slot, v[keep])
 
 
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kvist.errors import StateError
-from kvist.kernels.attention.base import LayerView, WorkList
+from kvist.kernels.attention.base import Carry, LayerView, WorkList
 from kvist.kernels.attention.tiles import read_keys, read_values
 from kvist.kernels.codec.base import Codec
 from kvist.lab.quality.kept import Stream
@@ -106,8 +106,11 @@ class MixedAttention:
         scale: float,
         softcap: float,
         out: torch.Tensor,
+        carry: Carry | None = None,
     ) -> None:
         """Fill ``out`` float32 [rows, q_heads, value_dim]; the step's rows are one run of positions of one text."""
+        if carry is not None:
+            raise StateError("the lab's cache keeps floats: nothing of it is in two parts")
         group = int(self._group_of_block[work.blocks[-1]])
         kept = self._layers[group, view.k_offset_bytes]
         start, end = int(work.row_end[0]) - 1, int(work.row_end[-1])

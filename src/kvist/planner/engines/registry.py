@@ -22,7 +22,7 @@ _FILES: Final = {
 
 _GGML: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _CACHE_TYPES: Final = {
-    "kvist": ("f32", "f16", "bf16", "int8t"),
+    "kvist": ("f32", "f16", "bf16", "int8t", "lm4", "lm3", "lm2"),
     "vllm": ("f32", "f16", "bf16", "fp8", "int8", "int4", "nvfp4"),
     "vllm-legacy": ("f32", "f16", "bf16", "fp8"),
     "sglang": ("f16", "bf16", "fp8", "mxfp4"),

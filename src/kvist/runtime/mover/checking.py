@@ -20,7 +20,8 @@ FAR: Final = 0.1
 """Root mean square of the differences, over that of the numbers, from which two blocks are not the same."""
 
 FAR_MIXED: Final = 0.9
-"""The same where K and V have different formats, so that bytes are compared as they are (unrelated ones: 1.4)."""
+"""The same where K and V have different formats, or several numbers share a byte, so that bytes are compared as they
+are (unrelated ones: 1.4)."""
 
 
 class Checking:
@@ -28,7 +29,7 @@ class Checking:
 
     def __init__(self, share: float, kv: KVFormat, *, exact: bool) -> None:
         self._share = share
-        self._element = kv.k.name if kv.k == kv.v else "mixed"
+        self._element = kv.k.name if kv.k == kv.v and not kv.in_cells else "mixed"
         self._exact = exact
         self._due = 0.0
 
