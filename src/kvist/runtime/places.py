@@ -54,7 +54,8 @@ def open_places(config: TierConfig, block_bytes: int = 0) -> list[Tier]:
                 raise BadValue("tier", text, f"one {tier.name} tier", remedy="give each kind of place once")
             tiers.append(tier)
             room = tier.usage().capacity_bytes
-            if room is not None and room < block_bytes:
+            fixed = not getattr(tier, "remote", False)  # a pool of many machines begins with none and grows
+            if fixed and room is not None and room < block_bytes:
                 raise BadValue("tier", text, f"room for a block at least: {format_bytes(block_bytes)} and its label")
         return _sealed(tiers, config)
     except BaseException:
